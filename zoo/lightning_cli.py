@@ -1,0 +1,548 @@
+"""ZooCLI: Lightning's CLI with a run folder, earlier runs and a result."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import logging
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import __version__ as lightning_version
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
+
+from zoo import __version__ as zoo_version
+from zoo import recipes
+from zoo import run as run_folder
+from zoo.cli_errors import classes, import_class, name_option, shorten
+from zoo.command import Command, CommandError
+
+_BEST = "checkpoints/best.ckpt"
+
+# What a person's input can cause before the first batch; afterwards the same types are our bugs.
+_INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, MisconfigurationException)
+
+
+# Lightning says at every start what it did not find; a run that trains several models would say it several times.
+for _name in (
+    "lightning.pytorch.utilities.rank_zero",
+    "lightning.pytorch.trainer.setup",
+    "lightning.fabric.utilities.seed",
+):
+    logging.getLogger(_name).setLevel(logging.WARNING)
+
+
+# Lightning 2.6 asks torch whether a pytree is a leaf in a way that torch 2.14 deprecates; nothing a user can act on.
+warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
+
+
+class RunFailedError(Exception):
+    """A run broke after it began; the cause is its ``__cause__``."""
+
+
+class ZooArgumentParser(LightningArgumentParser):
+    """Parser whose errors are one message instead of a usage page."""
+
+    def error(self, message: str, ex: Exception | None = None) -> Any:
+        """Raise the message; the caller prints it and exits with 2.
+
+        Raises:
+            CommandError: Always.
+        """
+        raise CommandError(shorten(message)) from ex
+
+
+class RunRecorder(Callback):
+    """Knows how far a run came, and turns Ctrl-C into a clean stop.
+
+    The first Ctrl-C during training lets the batch finish, writes last.ckpt and stops, so that a resumed run goes
+    on exactly there; the second stops at once. With several processes a Ctrl-C stops at once, as ranks could not
+    agree on the batch without a synchronisation per step; last.ckpt is then the one of the last epoch.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started = False
+        self.interrupted = False
+        self._stop = False
+        self._previous_handler: Any = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Catch Ctrl-C while fitting."""
+        if stage == "fit" and trainer.world_size == 1:
+            with contextlib.suppress(ValueError):  # not the main thread
+                self._previous_handler = signal.signal(signal.SIGINT, self._on_sigint)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Give Ctrl-C back."""
+        if self._previous_handler is not None and not self.interrupted:
+            signal.signal(signal.SIGINT, self._previous_handler)
+        self._previous_handler = None
+
+    def _on_sigint(self, *_: Any) -> None:
+        if self._stop:
+            raise KeyboardInterrupt
+        self._stop = True
+        print("\nStopping after this batch; press Ctrl-C again to stop at once.", file=sys.stderr)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Note that training runs; stop here if asked to."""
+        self.started = True
+        if self._stop:
+            if not trainer.fast_dev_run:
+                trainer.save_checkpoint(self.folder / run_folder.LAST)
+            raise KeyboardInterrupt
+
+    def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Note that evaluation runs."""
+        self.started = self.started or not trainer.sanity_checking
+
+    def on_test_batch_end(self, *_: Any) -> None:
+        """Note that evaluation runs."""
+        self.started = True
+
+    def on_predict_batch_end(self, *_: Any) -> None:
+        """Note that prediction runs."""
+        self.started = True
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Remember whether a person stopped the run."""
+        self.interrupted = isinstance(exception, KeyboardInterrupt)
+
+
+class ZooCLI(LightningCLI):
+    """LightningCLI in subclass mode, with a run folder.
+
+    Args:
+        args: Arguments for LightningCLI, recipes already resolved.
+        folder: The run's folder.
+        test_after: Test on the best checkpoint after fit.
+        earlier: Checkpoints of earlier runs by name, for ``{before.NAME}``; those trained here are added.
+    """
+
+    def __init__(
+        self,
+        args: list[str],
+        folder: Path,
+        *,
+        test_after: bool = False,
+        earlier: dict[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.recorder = RunRecorder(folder)
+        self.test_after = test_after
+        self.earlier = {} if earlier is None else earlier
+        self.before_metrics: dict[str, dict[str, float]] = {}
+        self.test_metrics: dict[str, float] = {}
+        super().__init__(
+            args=args,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            save_config_callback=None,
+            seed_everything_default=0,
+            parser_class=ZooArgumentParser,
+            trainer_defaults={"callbacks": [self.recorder]},
+        )
+
+    # Parsing
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the recipe's own sections: about, before, checkpoint."""
+        parser.add_argument("--about", type=dict, default={}, help="What `zoo list` prints of the recipe.")
+        parser.add_argument(
+            "--before",
+            type=dict,
+            default={},
+            help="Runs that are trained first: name -> options that differ from this run's.",
+        )
+        parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.set_defaults(
+            {
+                "checkpoint.dirpath": "{run}/checkpoints",
+                "checkpoint.filename": "best",
+                "checkpoint.save_last": True,
+                "checkpoint.enable_version_counter": False,
+            }
+        )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse ``args``; Lightning's version warns whenever the process has arguments of its own."""
+        self.config = parser.parse_args(args)
+
+    def start(self) -> None:
+        """Run the verb; apart from the constructor, so that the run can be seen while it goes."""
+        super()._run_subcommand(self.subcommand)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Nothing yet: see :meth:`start`."""
+
+    def _parse_ckpt_path(self) -> None:
+        """Nothing: the options of a checkpoint's run are read before parsing, see :func:`_checkpoint_configs`."""
+
+    # Building
+
+    def before_instantiate_classes(self) -> None:
+        """Write config.yaml, train the runs that this one builds on, and fill in ``{run}`` and ``{before.NAME}``."""
+        config = self.config[self.subcommand]
+        config.trainer.default_root_dir = str(self.folder)
+        config.trainer.callbacks = _unique(config.trainer.callbacks)
+        if self.subcommand == "fit":
+            parser = self._parser("fit")
+            if rank_zero_only.rank == 0:
+                parser.save(config, self.folder / run_folder.CONFIG, overwrite=True, multifile=False)
+            plain = yaml.safe_load(parser.dump(config, skip_none=False, format="yaml"))
+            self.before_metrics = train_before(plain, self.folder, self.earlier)
+            self._set_seed()  # as if nothing had run before
+        else:
+            self.earlier |= {path.parents[1].name: str(path) for path in self.folder.glob("before/*/" + _BEST)}
+        values = {"{run}": str(self.folder), "{name}": "-".join(self.folder.parts[-2:])}
+        values |= {f"{{before.{name}}}": path for name, path in self.earlier.items()}
+        recipes.fill(config, values)
+
+    # Running
+
+    def fit(self, model: LightningModule, **kwargs: Any) -> None:
+        """Train; LightningCLI's default, plus the logged config and the test on the best checkpoint."""
+        self._log_config()
+        self.trainer.fit(model, **kwargs)
+        quick = bool(self.trainer.fast_dev_run)
+        if quick:  # Lightning keeps no checkpoint then, but later runs may build on this one
+            self.trainer.save_checkpoint(self.folder / _BEST)
+        if self.test_after and is_overridden("test_step", model):
+            best = None if quick else self.best_checkpoint
+            self.trainer.test(model, datamodule=self.datamodule, ckpt_path=best, verbose=False)
+            self.test_metrics = _floats(self.trainer.callback_metrics)
+
+    def test(self, model: LightningModule, **kwargs: Any) -> None:
+        """Test; LightningCLI's default, but the table comes at the end."""
+        self.trainer.test(model, **{**kwargs, "verbose": False})
+        self.test_metrics = _floats(self.trainer.callback_metrics)
+
+    def validate(self, model: LightningModule, **kwargs: Any) -> None:
+        """Validate; LightningCLI's default, but the table comes at the end."""
+        self.trainer.validate(model, **{**kwargs, "verbose": False})
+        self.test_metrics = _floats(self.trainer.callback_metrics)
+
+    def predict(self, model: LightningModule, **kwargs: Any) -> None:
+        """Predict; a callback such as a ``BasePredictionWriter`` keeps the output."""
+        self.trainer.predict(model, **{**kwargs, "return_predictions": False})
+
+    @property
+    def best_checkpoint(self) -> str | None:
+        """Path of the best checkpoint, or of the last one if none was ranked."""
+        for callback in self.trainer.checkpoint_callbacks:
+            for path in (callback.best_model_path, getattr(callback, "last_model_path", "")):
+                if path:
+                    return path
+        return None
+
+    def _log_config(self) -> None:
+        self._dump_config()
+        for logger in self.trainer.loggers:
+            update = getattr(getattr(logger.experiment, "config", None), "update", None)
+            if callable(update):  # W&B
+                update(self.config_dump, allow_val_change=True)
+
+
+def execute(args: list[str], folder: Path, **kwargs: Any) -> ZooCLI:
+    """Build and run a ZooCLI, and leave metrics.json whatever happens.
+
+    Args:
+        args: Arguments for LightningCLI.
+        folder: The run's folder.
+        **kwargs: Passed on to :class:`ZooCLI`.
+
+    Returns:
+        The finished CLI.
+
+    Raises:
+        CommandError: If the input is at fault, that is, if it broke before the first batch.
+        RunFailedError: If it broke later.
+        KeyboardInterrupt: If a person stopped it.
+    """
+    begin = time.monotonic()
+    cli: ZooCLI | None = None
+    status, error = "failed", ""
+    try:
+        cli = ZooCLI(args, folder, **kwargs)
+        cli.start()
+        status = "finished"
+        return cli
+    except (CommandError, RunFailedError) as failure:
+        error = str(failure)
+        raise
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    except SystemExit:  # Lightning's answer to Ctrl-C
+        if cli is None or not cli.recorder.interrupted:
+            raise
+        status = "interrupted"
+        raise KeyboardInterrupt from None
+    except Exception as failure:
+        error = f"{type(failure).__name__}: {failure}"
+        if (cli is None or not cli.recorder.started) and _is_input_error(failure):
+            hint = "" if os.environ.get("ZOO_TRACEBACK") else "\n(ZOO_TRACEBACK=1 shows where.)"
+            raise CommandError(shorten(str(failure)) + hint) from failure
+        raise RunFailedError(error) from failure
+    finally:
+        if rank_zero_only.rank == 0:
+            _report(folder, cli, status, error, (time.monotonic() - begin) / 60)
+
+
+def _is_input_error(error: Exception) -> bool:
+    return isinstance(error, _INPUT_ERRORS) or "Error(s) in loading state_dict" in str(error)
+
+
+def _report(folder: Path, cli: ZooCLI | None, status: str, error: str, minutes: float) -> None:
+    content = run_folder.read_metrics(folder) if cli is None or cli.subcommand != "fit" else {}
+    content |= {"status": status, "model": _model_name(folder), "minutes": round(minutes, 3)}
+    if cli is not None:
+        best = cli.best_checkpoint if cli.subcommand == "fit" else None
+        content["seed"] = cli.config[cli.subcommand]["seed_everything"]
+        if best:
+            content["best_checkpoint"] = os.path.relpath(best, folder)
+        if cli.test_metrics:
+            content["test"] = cli.test_metrics
+        if cli.before_metrics:
+            content["before"] = cli.before_metrics
+    content["versions"] = {"zoo": zoo_version, "torch": torch.__version__, "lightning": lightning_version}
+    content.pop("error", None)
+    if error:
+        content["error"] = error
+    run_folder.write_metrics(folder, **content)
+
+
+def train_before(plain: dict[str, Any], folder: Path, checkpoints: dict[str, str]) -> dict[str, dict[str, float]]:
+    """Train the runs that a recipe builds on, unless they are done already.
+
+    Each is this very run with the options of its ``before:`` entry changed, in the folder ``before/NAME``. It runs
+    if ``{before.NAME}`` still stands somewhere (you may have given a checkpoint instead), or if its entry says
+    ``compare: true`` (a baseline that the result table shows beside this run).
+
+    Args:
+        plain: The run's config as a plain dict.
+        folder: The run's folder.
+        checkpoints: Gets the best checkpoint of each.
+
+    Returns:
+        The test metrics of each.
+    """
+    entries: dict[str, dict[str, Any]] = plain.get("before") or {}
+    base = {key: value for key, value in plain.items() if key not in ("about", "before", "ckpt_path", "config")}
+    base["trainer"] = {**base["trainer"], "enable_model_summary": False}
+    metrics = {}
+    needed = _needed(base, entries)
+    for number, name in enumerate(needed, start=1):
+        inner = folder / "before" / name
+        best = inner / _BEST
+        done = run_folder.read_metrics(inner)
+        if done.get("status") != "finished" or not best.is_file():
+            _say(f"Earlier run {number} of {len(needed)}: {name}")
+            inner.mkdir(parents=True, exist_ok=True)
+            patch = {key: value for key, value in entries[name].items() if key != "compare"}
+            texts = [yaml.safe_dump(base), str(recipes.path("csv", "logger")), yaml.safe_dump(patch)]
+            args = ["fit", *(f"--config={text}" for text in texts)]
+            if (inner / run_folder.LAST).is_file():
+                args += [f"--ckpt_path={inner / run_folder.LAST}"]
+            execute(args, inner, test_after=True, earlier=dict(checkpoints))
+            done = run_folder.read_metrics(inner)
+        checkpoints[name] = str(best)
+        metrics[name] = done.get("test", {})
+    return metrics
+
+
+def _needed(base: Mapping[str, Any], entries: Mapping[str, Any]) -> list[str]:
+    """Names of the earlier runs that must be trained, in the order they are written."""
+    wanted = recipes.earlier_runs(base) | {name for name, entry in entries.items() if entry.get("compare")}
+    while more := {n for name in wanted & set(entries) for n in recipes.earlier_runs(entries[name])} - wanted:
+        wanted |= more
+    return [name for name in entries if name in wanted]
+
+
+def run(command: Command) -> int:
+    """Run a command.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        CommandError: If the input is at fault.
+        KeyboardInterrupt: If a person stopped it.
+    """
+    if command.help:
+        return _help(command)
+    checkpoint, folder = _place(command)
+    args = _lightning_args(command, checkpoint)
+    if checkpoint is None and command.verb != "fit":
+        rank_zero_warn(f"{command.verb} without --ckpt_path uses untrained weights")
+    try:
+        cli = execute(args, folder, test_after=command.test_after)
+    except CommandError as error:
+        if os.environ.get("ZOO_TRACEBACK"):
+            traceback.print_exc()
+        raise CommandError(name_option(str(error), command)) from None
+    except RunFailedError as failure:
+        traceback.print_exception(failure.__cause__ or failure)
+        print(f"error: the run failed; see {os.path.relpath(folder / run_folder.METRICS)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        _say(f"Go on with: --model {_model_name(folder)} --ckpt_path last")
+        raise
+    if rank_zero_only.rank == 0:
+        _print_result(cli, folder)
+    return 0
+
+
+def show(command: Command) -> int:
+    """Print the resolved config of a command."""
+    parser_args = [*_lightning_args(command, None), "--print_config=skip_null"]
+    try:
+        ZooCLI(parser_args, Path("."))
+    except CommandError as error:
+        raise CommandError(name_option(str(error), command)) from None
+    except SystemExit as done:
+        return int(done.code or 0)
+    return 0
+
+
+def _lightning_args(command: Command, checkpoint: Path | None) -> list[str]:
+    configs = [str(recipes.path("default", "logger")), *command.configs]
+    args = [command.verb]
+    if checkpoint is not None:
+        # After the model's recipe, before what else is on the command line.
+        position = 2 if command.model else 1
+        configs[position:position] = [_config_of(checkpoint, command)]
+        args += [f"--ckpt_path={checkpoint}"]
+    return [*args, *(f"--config={config}" for config in configs), *command.options]
+
+
+def _place(command: Command) -> tuple[Path | None, Path]:
+    """The checkpoint to start from, if any, and the run's folder."""
+    name = command.model or _class_name(command)
+    try:
+        if command.ckpt_path is None:
+            folder = run_folder.make_run_dir(command.run_dir) if command.run_dir else run_folder.new_run_dir(name)
+            return None, folder
+        if command.ckpt_path in ("last", "best"):
+            folder = Path(command.run_dir) if command.run_dir else run_folder.latest_run_dir(name)
+            checkpoint = folder / "checkpoints" / f"{command.ckpt_path}.ckpt"
+            if not checkpoint.is_file():
+                if command.verb != "fit":
+                    raise CommandError(f"--ckpt_path {command.ckpt_path}: no checkpoint {checkpoint}")
+                checkpoint = None  # stopped before the first one was written: begin again, same folder
+            return checkpoint, run_folder.make_run_dir(folder)
+        checkpoint = Path(command.ckpt_path)
+        if not checkpoint.is_file():
+            raise CommandError(f"--ckpt_path: no checkpoint {command.ckpt_path!r}")
+        folder = command.run_dir or run_folder.run_dir_of(checkpoint)
+        return checkpoint.resolve(), run_folder.make_run_dir(folder) if folder else run_folder.new_run_dir(name)
+    except FileNotFoundError as error:
+        raise CommandError(f"--ckpt_path {command.ckpt_path}: {error}") from None
+    except OSError as error:
+        raise CommandError(f"run folder: {error}") from None
+
+
+def _class_name(command: Command) -> str:
+    for option in command.options:
+        if option.startswith("--model="):
+            return option.rpartition(".")[2]
+    for option, value in itertools.pairwise(command.options):
+        if option == "--model":
+            return value.rpartition(".")[2]
+    return "model"
+
+
+def _model_name(folder: Path) -> str:
+    return folder.parent.name
+
+
+def _config_of(checkpoint: Path, command: Command) -> str:
+    """The options a checkpoint was trained with: its run's config.yaml, or its hyperparameters as YAML.
+
+    Raises:
+        CommandError: If it cannot be read, or if it is of another model.
+    """
+    try:
+        content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        hparams = dict(content.get("hyper_parameters", {}))
+        is_checkpoint = "state_dict" in content and "pytorch-lightning_version" in content
+    except Exception as error:
+        raise CommandError(
+            f"--ckpt_path: {checkpoint} cannot be read; it may be cut short or no checkpoint at all"
+            f" ({str(error).strip().splitlines()[0]})"
+        ) from None
+    if not is_checkpoint:
+        raise CommandError(f"--ckpt_path: {checkpoint} is no Lightning checkpoint")
+    theirs = hparams.pop("_class_path", None)
+    ours = recipes.load(command.model)["model"]["class_path"] if command.model else None
+    if theirs and ours and import_class(theirs) is not import_class(ours):
+        raise CommandError(f"--ckpt_path: {checkpoint} is of another model: {theirs}, not {ours}")
+    folder = run_folder.run_dir_of(checkpoint)
+    if folder is not None:
+        return str(folder / run_folder.CONFIG)
+    hparams.pop("_instantiator", None)
+    model = {"class_path": theirs, "init_args": hparams} if theirs else {"init_args": hparams}
+    return yaml.safe_dump({"model": model} if hparams else {})
+
+
+def _help(command: Command) -> int:
+    for key, class_path in classes(command).items():
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+            ZooCLI([command.verb, f"--{key}.help={class_path}"], Path("."))
+        # Every nn.Module in memory is a "known subclass": hundreds of lines that help nobody.
+        print(re.sub(r",\s+known\s+subclasses:[^)]*\)", ")", text.getvalue()))
+    print("Options of the trainer and the checkpoint: those of lightning.pytorch.Trainer and ModelCheckpoint, e.g.")
+    print("--trainer.max_epochs 5 --trainer.devices 2 --checkpoint.monitor val/loss")
+    return 0
+
+
+def _print_result(cli: ZooCLI, folder: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if cli.test_metrics:
+        columns = {**cli.before_metrics, _model_name(folder): cli.test_metrics}
+        table = Table(title="Test metrics", header_style="bold", title_justify="left")
+        table.add_column("metric", no_wrap=True)
+        for name in columns:
+            table.add_column(name.replace("_", " "), justify="right")
+        for metric in dict.fromkeys(m for metrics in columns.values() for m in metrics):
+            values = [metrics.get(metric) for metrics in columns.values()]
+            table.add_row(metric, *("" if v is None else f"{v:.4g}" for v in values))
+        console.print(table)
+    console.print(f"Run folder: {os.path.relpath(folder)}", soft_wrap=True, highlight=False)
+
+
+def _unique(callbacks: Any) -> Any:
+    """Callbacks without exact repeats: a resumed run gets its own again from the same command line."""
+    if not isinstance(callbacks, list):
+        return callbacks
+    return [c for i, c in enumerate(callbacks) if c not in callbacks[:i]]
+
+
+def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in sorted(metrics.items())}
+
+
+def _say(text: str) -> None:
+    if rank_zero_only.rank == 0:
+        print(text, flush=True)
