@@ -43,11 +43,8 @@ def create_model(name: str, **init_args: Any) -> LightningModule:
         zoo.recipes.UnknownRecipeError: If there is no such recipe.
         TypeError: If the module's constructor has no such argument.
     """
-    from importlib import import_module
-
     from zoo import recipes
 
     model = recipes.load(name)["model"]
     recipe_args = {k: v for k, v in model.get("init_args", {}).items() if not recipes.is_earlier_run(v)}
-    module, _, cls = model["class_path"].rpartition(".")
-    return getattr(import_module(module), cls)(**{**recipe_args, **init_args})
+    return recipes.import_class(model["class_path"])(**{**recipe_args, **init_args})

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from zoo import recipes
 from zoo.command import Command
 
 
@@ -48,8 +47,9 @@ def name_option(message: str, command: Command) -> str:
         near = difflib.get_close_matches(given, _known_options(command), n=3, cutoff=0.6)
         hint = f" Did you mean {' or '.join('--' + n for n in near)}?" if near else ""
         return f"--{given}: no such option.{hint}"
-    if named := re.match(r"([\w.]+): ", message):
-        given = next((o for o in options if o == f"--{named[1]}" or o.endswith(f".{named[1]}")), None)
+    if named := re.match(r"(?:[\w.]+: )+", message):
+        key = named[0].rstrip(": ").replace(": ", ".")
+        given = next((o for o in options if o == f"--{key}" or o.endswith(f".{key}")), None)
         if given:
             return f"{given}: {message[named.end() :]}"
     return message
@@ -71,7 +71,7 @@ def _known_options(command: Command) -> list[str]:
         "lr_scheduler",
     ]
     for key, class_path in classes(command).items():
-        known += [f"{key}.{name}" for name in inspect.signature(import_class(class_path)).parameters]
+        known += [f"{key}.{name}" for name in inspect.signature(recipes.import_class(class_path)).parameters]
     return known
 
 
@@ -85,8 +85,3 @@ def classes(command: Command) -> dict[str, str]:
             if isinstance(section, dict) and "class_path" in section:
                 found[key] = section["class_path"]
     return found
-
-
-def import_class(class_path: str) -> Any:
-    module, _, name = class_path.rpartition(".")
-    return getattr(importlib.import_module(module), name)

@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -23,14 +24,15 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch import __version__ as lightning_version
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from zoo import __version__ as zoo_version
 from zoo import recipes
 from zoo import run as run_folder
-from zoo.cli_errors import classes, import_class, name_option, shorten
+from zoo.cli_errors import classes, name_option, shorten
 from zoo.command import Command, CommandError
 
 _BEST = "checkpoints/best.ckpt"
@@ -50,6 +52,8 @@ for _name in (
 
 # Lightning 2.6 asks torch whether a pytree is a leaf in a way that torch 2.14 deprecates; nothing a user can act on.
 warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
+# A run that goes on writes into its own folder.
+warnings.filterwarnings("ignore", message=r"Checkpoint directory .* exists and is not empty")
 
 
 class RunFailedError(Exception):
@@ -187,7 +191,7 @@ class ZooCLI(LightningCLI):
 
     def start(self) -> None:
         """Run the verb; apart from the constructor, so that the run can be seen while it goes."""
-        super()._run_subcommand(self.subcommand)
+        super()._run_subcommand(str(self.subcommand))
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Nothing yet: see :meth:`start`."""
@@ -204,7 +208,7 @@ class ZooCLI(LightningCLI):
         config.trainer.callbacks = _unique(config.trainer.callbacks)
         if self.subcommand == "fit":
             parser = self._parser("fit")
-            if rank_zero_only.rank == 0:
+            if run_folder.is_first_process():
                 parser.save(config, self.folder / run_folder.CONFIG, overwrite=True, multifile=False)
             plain = yaml.safe_load(parser.dump(config, skip_none=False, format="yaml"))
             self.before_metrics = train_before(plain, self.folder, self.earlier)
@@ -220,44 +224,40 @@ class ZooCLI(LightningCLI):
     def fit(self, model: LightningModule, **kwargs: Any) -> None:
         """Train; LightningCLI's default, plus the logged config and the test on the best checkpoint."""
         self._log_config()
-        self.trainer.fit(model, **kwargs)
-        quick = bool(self.trainer.fast_dev_run)
+        self.trainer.fit(model, **_weights_only(kwargs))
+        quick = bool(self.trainer.fast_dev_run)  # type: ignore[attr-defined]
         if quick:  # Lightning keeps no checkpoint then, but later runs may build on this one
             self.trainer.save_checkpoint(self.folder / _BEST)
         if self.test_after and is_overridden("test_step", model):
             best = None if quick else self.best_checkpoint
-            self.trainer.test(model, datamodule=self.datamodule, ckpt_path=best, verbose=False)
+            self.trainer.test(model, datamodule=self.datamodule, ckpt_path=best, weights_only=True, verbose=False)
             self.test_metrics = _floats(self.trainer.callback_metrics)
 
     def test(self, model: LightningModule, **kwargs: Any) -> None:
         """Test; LightningCLI's default, but the table comes at the end."""
-        self.trainer.test(model, **{**kwargs, "verbose": False})
+        self.trainer.test(model, **{**_weights_only(kwargs), "verbose": False})
         self.test_metrics = _floats(self.trainer.callback_metrics)
 
     def validate(self, model: LightningModule, **kwargs: Any) -> None:
         """Validate; LightningCLI's default, but the table comes at the end."""
-        self.trainer.validate(model, **{**kwargs, "verbose": False})
+        self.trainer.validate(model, **{**_weights_only(kwargs), "verbose": False})
         self.test_metrics = _floats(self.trainer.callback_metrics)
 
     def predict(self, model: LightningModule, **kwargs: Any) -> None:
         """Predict; a callback such as a ``BasePredictionWriter`` keeps the output."""
-        self.trainer.predict(model, **{**kwargs, "return_predictions": False})
+        self.trainer.predict(model, **{**_weights_only(kwargs), "return_predictions": False})
 
     @property
     def best_checkpoint(self) -> str | None:
         """Path of the best checkpoint, or of the last one if none was ranked."""
-        for callback in self.trainer.checkpoint_callbacks:
-            for path in (callback.best_model_path, getattr(callback, "last_model_path", "")):
-                if path:
-                    return path
-        return None
+        checkpoint = self.config_init[self.subcommand].checkpoint
+        return checkpoint.best_model_path or checkpoint.last_model_path or None
 
     def _log_config(self) -> None:
         self._dump_config()
         for logger in self.trainer.loggers:
-            update = getattr(getattr(logger.experiment, "config", None), "update", None)
-            if callable(update):  # W&B
-                update(self.config_dump, allow_val_change=True)
+            if isinstance(logger, WandbLogger) and run_folder.is_first_process():
+                logger.experiment.config.update(self.config_dump, allow_val_change=True)
 
 
 def execute(args: list[str], folder: Path, **kwargs: Any) -> ZooCLI:
@@ -298,11 +298,12 @@ def execute(args: list[str], folder: Path, **kwargs: Any) -> ZooCLI:
     except Exception as failure:
         error = f"{type(failure).__name__}: {failure}"
         if (cli is None or not cli.recorder.started) and _is_input_error(failure):
-            hint = "" if os.environ.get("ZOO_TRACEBACK") else "\n(ZOO_TRACEBACK=1 shows where.)"
+            # While it is built, the input is at fault; once it runs, the module's own code may be.
+            hint = "" if cli is None or os.environ.get("ZOO_TRACEBACK") else "\n(ZOO_TRACEBACK=1 shows where.)"
             raise CommandError(shorten(str(failure)) + hint) from failure
         raise RunFailedError(error) from failure
     finally:
-        if rank_zero_only.rank == 0:
+        if run_folder.is_first_process():
             _report(folder, cli, status, error, (time.monotonic() - begin) / 60)
 
 
@@ -386,10 +387,18 @@ def run(command: Command) -> int:
         CommandError: If the input is at fault.
         KeyboardInterrupt: If a person stopped it.
     """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # so that --model my_project.MyModule finds the project in this folder
     if command.help:
         return _help(command)
-    checkpoint, folder = _place(command)
+    name = command.model or _class_name(command)
+    checkpoint, folder = _resume_from(command, name)
+    is_new = folder is None
     args = _lightning_args(command, checkpoint)
+    try:
+        folder = run_folder.new_run_dir(name) if folder is None else run_folder.make_run_dir(folder)
+    except OSError as error:
+        raise CommandError(f"run folder: {error}") from None
     if checkpoint is None and command.verb != "fit":
         rank_zero_warn(f"{command.verb} without --ckpt_path uses untrained weights")
     try:
@@ -397,6 +406,8 @@ def run(command: Command) -> int:
     except CommandError as error:
         if os.environ.get("ZOO_TRACEBACK"):
             traceback.print_exc()
+        if is_new and run_folder.is_first_process():
+            shutil.rmtree(folder, ignore_errors=True)  # nothing ran: leave nothing behind
         raise CommandError(name_option(str(error), command)) from None
     except RunFailedError as failure:
         traceback.print_exception(failure.__cause__ or failure)
@@ -405,7 +416,7 @@ def run(command: Command) -> int:
     except KeyboardInterrupt:
         _say(f"Go on with: --model {_model_name(folder)} --ckpt_path last")
         raise
-    if rank_zero_only.rank == 0:
+    if run_folder.is_first_process():
         _print_result(cli, folder)
     return 0
 
@@ -433,30 +444,28 @@ def _lightning_args(command: Command, checkpoint: Path | None) -> list[str]:
     return [*args, *(f"--config={config}" for config in configs), *command.options]
 
 
-def _place(command: Command) -> tuple[Path | None, Path]:
-    """The checkpoint to start from, if any, and the run's folder."""
-    name = command.model or _class_name(command)
-    try:
-        if command.ckpt_path is None:
-            folder = run_folder.make_run_dir(command.run_dir) if command.run_dir else run_folder.new_run_dir(name)
-            return None, folder
-        if command.ckpt_path in ("last", "best"):
-            folder = Path(command.run_dir) if command.run_dir else run_folder.latest_run_dir(name)
-            checkpoint = folder / "checkpoints" / f"{command.ckpt_path}.ckpt"
-            if not checkpoint.is_file():
-                if command.verb != "fit":
-                    raise CommandError(f"--ckpt_path {command.ckpt_path}: no checkpoint {checkpoint}")
-                checkpoint = None  # stopped before the first one was written: begin again, same folder
-            return checkpoint, run_folder.make_run_dir(folder)
+def _resume_from(command: Command, name: str) -> tuple[Path | None, Path | None]:
+    """The checkpoint that ``--ckpt_path`` means and the run folder that it belongs to; None for what there is not."""
+    given = Path(command.run_dir) if command.run_dir else None
+    if command.ckpt_path is None:
+        return None, given
+    if command.ckpt_path not in ("last", "best"):
         checkpoint = Path(command.ckpt_path)
         if not checkpoint.is_file():
             raise CommandError(f"--ckpt_path: no checkpoint {command.ckpt_path!r}")
-        folder = command.run_dir or run_folder.run_dir_of(checkpoint)
-        return checkpoint.resolve(), run_folder.make_run_dir(folder) if folder else run_folder.new_run_dir(name)
+        return checkpoint.resolve(), given or run_folder.run_dir_of(checkpoint)
+    file = Path("checkpoints", f"{command.ckpt_path}.ckpt")
+    # A run that was stopped before its first checkpoint begins again, in the same folder.
+    having = run_folder.CONFIG if command.verb == "fit" else file
+    try:
+        folder = given or run_folder.latest_run_dir(name, having)
     except FileNotFoundError as error:
         raise CommandError(f"--ckpt_path {command.ckpt_path}: {error}") from None
-    except OSError as error:
-        raise CommandError(f"run folder: {error}") from None
+    if (folder / file).is_file():
+        return (folder / file).resolve(), folder
+    if command.verb != "fit":
+        raise CommandError(f"--ckpt_path {command.ckpt_path}: no checkpoint {folder / file}")
+    return None, folder
 
 
 def _class_name(command: Command) -> str:
@@ -492,7 +501,7 @@ def _config_of(checkpoint: Path, command: Command) -> str:
         raise CommandError(f"--ckpt_path: {checkpoint} is no Lightning checkpoint")
     theirs = hparams.pop("_class_path", None)
     ours = recipes.load(command.model)["model"]["class_path"] if command.model else None
-    if theirs and ours and import_class(theirs) is not import_class(ours):
+    if theirs and ours and recipes.import_class(theirs) is not recipes.import_class(ours):
         raise CommandError(f"--ckpt_path: {checkpoint} is of another model: {theirs}, not {ours}")
     folder = run_folder.run_dir_of(checkpoint)
     if folder is not None:
@@ -521,8 +530,8 @@ def _print_result(cli: ZooCLI, folder: Path) -> None:
     console = Console()
     if cli.test_metrics:
         columns = {**cli.before_metrics, _model_name(folder): cli.test_metrics}
-        table = Table(title="Test metrics", header_style="bold", title_justify="left")
-        table.add_column("metric", no_wrap=True)
+        table = Table(header_style="bold")
+        table.add_column("test metric", no_wrap=True)
         for name in columns:
             table.add_column(name.replace("_", " "), justify="right")
         for metric in dict.fromkeys(m for metrics in columns.values() for m in metrics):
@@ -539,10 +548,15 @@ def _unique(callbacks: Any) -> Any:
     return [c for i, c in enumerate(callbacks) if c not in callbacks[:i]]
 
 
+def _weights_only(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Load checkpoints without running code in them, unless told otherwise."""
+    return {**kwargs, "weights_only": True if kwargs.get("weights_only") is None else kwargs["weights_only"]}
+
+
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in sorted(metrics.items())}
 
 
 def _say(text: str) -> None:
-    if rank_zero_only.rank == 0:
+    if run_folder.is_first_process():
         print(text, flush=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import re
 from argparse import Namespace
 from dataclasses import dataclass
@@ -83,6 +84,12 @@ def about(name: str) -> About:
         UnknownRecipeError: If there is no such recipe.
     """
     return About(name=name, **load(name).get("about", {}))
+
+
+def import_class(class_path: str) -> Any:
+    """The class that a recipe names, e.g. ``zoo.hyperbolic_bct.HyperbolicBCT``."""
+    module, _, name = class_path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 def unknown(name: str, group: str) -> str:

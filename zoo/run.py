@@ -22,9 +22,10 @@ LAST = Path("checkpoints", "last.ckpt")
 _ENV = "ZOO_RUN_DIR"
 
 
-def is_launched() -> bool:
-    """Whether this process was started by another rank of the same run (not the first one)."""
-    return os.environ.get("LOCAL_RANK", "0") != "0" or os.environ.get("SLURM_PROCID", "0") != "0"
+def is_first_process() -> bool:
+    """Whether this is the first (or only) process of the run, the one that reports."""
+    ranks = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
+    return all(os.environ.get(rank, "0") == "0" for rank in ranks)
 
 
 def new_run_dir(model: str, root: Path | str = "runs") -> Path:
@@ -33,7 +34,7 @@ def new_run_dir(model: str, root: Path | str = "runs") -> Path:
     Raises:
         OSError: If it cannot be made.
     """
-    if is_launched() and _ENV in os.environ:
+    if not is_first_process() and _ENV in os.environ:
         return Path(os.environ[_ENV])
     # A job's processes that start at once (SLURM, torchrun) agree on the job's id instead of the time.
     job = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID", "none")
@@ -66,18 +67,18 @@ def make_run_dir(folder: Path | str) -> Path:
     return folder
 
 
-def latest_run_dir(model: str, root: Path | str = "runs") -> Path:
-    """The newest run folder of a model.
+def latest_run_dir(model: str, having: Path | str = CONFIG, root: Path | str = "runs") -> Path:
+    """The newest run folder of a model that holds the file ``having``.
 
     Raises:
         FileNotFoundError: If there is none.
     """
-    if is_launched() and _ENV in os.environ:
+    if not is_first_process() and _ENV in os.environ:
         return Path(os.environ[_ENV])
-    folders = [path.parent for path in Path(root, model).glob(f"*/{CONFIG}")]
+    folders = [folder for folder in Path(root, model).glob("*/") if (folder / having).is_file()]
     if not folders:
-        raise FileNotFoundError(f"no earlier run of {model!r} in {Path(root, model)}")
-    return max(folders, key=lambda folder: (folder.stat().st_ctime, folder.name))
+        raise FileNotFoundError(f"no earlier run of {model!r} with a {having} in {Path(root, model)}")
+    return max(folders, key=lambda folder: (folder / CONFIG).stat().st_mtime)
 
 
 def run_dir_of(checkpoint: Path) -> Path | None:

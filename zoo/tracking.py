@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+from zoo.run import is_first_process
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -38,35 +40,33 @@ class WandbLogger(LightningWandbLogger):
         init_timeout: float = 30.0,
         **kwargs: Any,
     ) -> None:
-        import wandb
-
-        settings = wandb.Settings(silent=True, console="off", init_timeout=init_timeout)
+        settings = {"silent": True, "console": "off", "init_timeout": init_timeout}
         super().__init__(name=name, save_dir=save_dir, version=version, project=project, settings=settings, **kwargs)
 
     @property
     def experiment(self) -> Any:
         """The W&B run; started at first use, on the first process only."""
-        if self._experiment is None and rank_zero_only.rank == 0:
+        if self._experiment is None and is_first_process():
             self._start()
         return super().experiment
 
     def _start(self) -> None:
         import wandb
 
-        mode = os.environ.get("WANDB_MODE")
-        if mode is None and not _has_api_key():
-            os.environ["WANDB_MODE"] = mode = "offline"
+        # The environment is read by W&B once, so the mode goes into the arguments of init.
+        if "WANDB_MODE" not in os.environ and not _has_api_key():
+            self._wandb_init["mode"] = "offline"
         Path(self.save_dir or ".").mkdir(parents=True, exist_ok=True)
         try:
             run = super().experiment
         except (wandb.Error, OSError) as error:
             rank_zero_warn(f"W&B could not start ({_first_line(error)}); this run is kept offline.")
-            os.environ["WANDB_MODE"] = "offline"
+            self._wandb_init["mode"] = "offline"
             wandb.teardown()
             run = super().experiment
         if getattr(run, "offline", False):
             folder = os.path.relpath(Path(run.dir).parent)
-            rank_zero_info(f"W&B is offline; the run is in {folder}. Send it with: wandb sync {folder}")
+            print(f"W&B is offline; the run is in {folder}. Send it with: wandb sync {folder}", flush=True)
 
 
 def log_figure(trainer: Trainer, name: str, figure: Figure) -> Path | None:
