@@ -45,7 +45,115 @@ ROWS = [
 ]
 
 
-if __name__ == "__main__":
-    for scen, geo, name, own, cross, up, com in ROWS:
-        o, i = PUBLISHED[scen, geo]
-        print(scen, geo, name, round(p_up(own, i) - up, 4), round(p_com(cross, o, i) - com, 4))
+
+def span(function, *rounded: float) -> tuple[float, float]:
+    """Least and largest value of a function of scores that were rounded to three digits, itself rounded too."""
+    values = [function(*exact) for exact in product(*((x - 5e-4, x + 5e-4) for x in rounded))]
+    return min(values) - 5e-4, max(values) + 5e-4
+
+
+@pytest.mark.parametrize(("scenario", "geometry", "method", "own", "cross", "up", "com"), ROWS)
+def test_published_columns_follow_from_the_scores(scenario, geometry, method, own, cross, up, com):
+    old, independent = PUBLISHED[scenario, geometry]
+    low, high = span(p_com, cross, old, independent)
+    assert low <= com <= high
+    if method == "independent":  # far below zero, where rounding of the scores shows more
+        assert p_up(own, independent) == up == 0
+    else:
+        assert round(abs(p_com(cross, old, independent) - com), 3) <= 0.003
+        assert p_up(own, independent) == pytest.approx(up, abs=0.0015)
+
+
+@given(old=st.floats(0, 0.9), gain=st.floats(0.01, 0.1), share=st.floats(-5, 2))
+def test_p_com_is_the_share_of_the_gain(old, gain, share):
+    cross = old + share * gain
+    assert p_com(cross, old, old + gain) == pytest.approx(share, abs=1e-9)
+    assert satisfied(cross, old) == (cross > old)
+
+
+def test_undefined_scores_are_nan_with_a_warning():
+    with pytest.warns(UserWarning, match="P_com is undefined"):
+        assert p_com(0.5, 0.4, 0.4) != p_com(0.5, 0.4, 0.4)
+    with pytest.warns(UserWarning, match="P_up is undefined"):
+        assert p_up(0.5, 0.0) != 0
+    with pytest.warns(UserWarning, match="single model"):
+        assert average_compatibility([[0.3]]) != average_compatibility([[0.3]])
+
+
+def test_equality_fails_if_strict():
+    assert not satisfied(0.5, 0.5)
+    assert satisfied(0.5, 0.5, strict=False)
+
+
+def test_chain_of_models():
+    nan = float("nan")  # above the diagonal nothing is read
+    chain = [[0.6, nan, nan], [0.7, 0.8, nan], [0.6, 0.9, 0.85]]
+    assert average_compatibility(chain) == pytest.approx(2 / 3)  # 0.6 in the first gallery only equals it
+    assert average_compatibility(chain, strict=False) == 1
+    assert average_accuracy(torch.tensor(chain)) == pytest.approx((0.6 + 0.7 + 0.8 + 0.6 + 0.9 + 0.85) / 6)
+
+
+@pytest.mark.parametrize("function", [average_compatibility, average_accuracy])
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        ([[0.1, 0.2]], "want shape"),
+        ([0.1], "want shape"),
+        (torch.empty(0, 0), "want shape"),
+        ([[0.1, 0.2], [float("nan"), 0.3]], "row 1, column 0 is nan"),
+    ],
+)
+def test_bad_matrix(function, matrix, message):
+    with pytest.raises(ValueError, match=f"matrix: {message}"):
+        function(matrix)
+
+
+def test_metric_puts_the_scores_together():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(40) % 4
+    noise = lambda scale: scale * torch.randn(40, 4, generator=generator)
+    new, old = torch.eye(4)[labels] + noise(0.4), torch.eye(4)[labels] + noise(0.8)
+    metric = CompatibilityScore("euclidean", ks=(1,), independent={"map": 0.95})
+    padded = torch.cat([torch.arange(40), torch.arange(8)])
+    for batch in padded.split(20):
+        metric.update(new[batch], old[batch], labels[batch], ids=batch)
+    found = {name: value.item() for name, value in metric.compute().items()}
+
+    score = lambda q, g: retrieval_scores(q, g, labels, labels, space="euclidean", exclude_self=True)
+    own, cross, before = score(new, new), score(new, old), score(old, old)
+    assert found == pytest.approx(
+        {
+            "self_cmc1": own.cmc[1],
+            "cross_cmc1": cross.cmc[1],
+            "old_cmc1": before.cmc[1],
+            "satisfied_cmc1": float(cross.cmc[1] > before.cmc[1]),
+            "self_map": own.map,
+            "cross_map": cross.map,
+            "old_map": before.map,
+            "satisfied_map": 1.0,
+            "p_up_map": (own.map - 0.95) / 0.95,
+            "p_com_map": (cross.map - before.map) / (0.95 - before.map),
+        },
+        abs=1e-6,
+    )
+    assert own.map > cross.map > before.map
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"old": torch.ones(2, 4)}, r"old: want shape \(N, 3\)"),
+        ({"new": torch.full((2, 3), torch.nan)}, "new: row 0"),
+        ({"labels": torch.zeros(3).long()}, "old, labels: want 2"),
+        ({"ids": torch.tensor([1])}, "ids: want"),
+    ],
+)
+def test_bad_batches(change, message):
+    good = {"new": torch.ones(2, 3), "old": torch.ones(2, 3), "labels": torch.zeros(2).long()}
+    with pytest.raises(ValueError, match=message):
+        CompatibilityScore().update(**{**good, **change})
+
+
+def test_independent_scores_are_named():
+    with pytest.raises(ValueError, match=r"independent: want names among .*'map'"):
+        CompatibilityScore(ks=(1,), independent={"cmc5": 0.9})
