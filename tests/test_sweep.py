@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -483,6 +484,8 @@ BAD: list[tuple[Any, str]] = [
 ]
 # W&B's schema lets these pass.
 NARROWER: list[tuple[Any, str]] = [
+    (parameter({"value": math.nan}), "wanted text, finite numbers"),
+    (parameter({"values": [yaml.safe_load("2025-06-01")]}), "wanted text, finite numbers"),
     (parameter({"values": [1, 2], "probabilities": [1]}), "probabilities: wanted 2 numbers"),
     ({**GOOD, "command": ["python", "train.py"]}, "${args} is missing"),
     ({**GOOD, "command": ["${args_json}", "${args}"]}, "'${args_json}' is not known here"),

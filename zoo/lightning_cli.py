@@ -137,6 +137,7 @@ class ZooCLI(LightningCLI):
         args: Arguments for LightningCLI, recipes already resolved.
         folder: The run's folder.
         test_after: Test on the best checkpoint after fit.
+        name: What the run is called in its report.
         earlier: Checkpoints of earlier runs by name, for ``{before.NAME}``; those trained here are added.
     """
 
@@ -146,9 +147,11 @@ class ZooCLI(LightningCLI):
         folder: Path,
         *,
         test_after: bool = False,
+        name: str = "model",
         earlier: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
+        self.name = name
         self.recorder = RunRecorder(folder)
         self.test_after = test_after
         self.earlier = {} if earlier is None else earlier
@@ -174,6 +177,9 @@ class ZooCLI(LightningCLI):
             type=dict,
             default={},
             help="Runs that are trained first: name -> options that differ from this run's.",
+        )
+        parser.add_argument(
+            "--compare", type=bool, default=True, help="Whether to train the runs in `before` that only stand beside."
         )
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
         parser.set_defaults(
@@ -260,12 +266,13 @@ class ZooCLI(LightningCLI):
                 logger.experiment.config.update(self.config_dump, allow_val_change=True)
 
 
-def execute(args: list[str], folder: Path, **kwargs: Any) -> ZooCLI:
+def execute(args: list[str], folder: Path, name: str, **kwargs: Any) -> ZooCLI:
     """Build and run a ZooCLI, and leave metrics.json whatever happens.
 
     Args:
         args: Arguments for LightningCLI.
         folder: The run's folder.
+        name: What the run is called.
         **kwargs: Passed on to :class:`ZooCLI`.
 
     Returns:
@@ -280,7 +287,7 @@ def execute(args: list[str], folder: Path, **kwargs: Any) -> ZooCLI:
     cli: ZooCLI | None = None
     status, error = "failed", ""
     try:
-        cli = ZooCLI(args, folder, **kwargs)
+        cli = ZooCLI(args, folder, name=name, **kwargs)
         cli.start()
         status = "finished"
         return cli
@@ -304,16 +311,16 @@ def execute(args: list[str], folder: Path, **kwargs: Any) -> ZooCLI:
         raise RunFailedError(error) from failure
     finally:
         if run_folder.is_first_process():
-            _report(folder, cli, status, error, (time.monotonic() - begin) / 60)
+            _report(folder, name, cli, status, error, (time.monotonic() - begin) / 60)
 
 
 def _is_input_error(error: Exception) -> bool:
     return isinstance(error, _INPUT_ERRORS) or "Error(s) in loading state_dict" in str(error)
 
 
-def _report(folder: Path, cli: ZooCLI | None, status: str, error: str, minutes: float) -> None:
+def _report(folder: Path, name: str, cli: ZooCLI | None, status: str, error: str, minutes: float) -> None:
     content = run_folder.read_metrics(folder) if cli is None or cli.subcommand != "fit" else {}
-    content |= {"status": status, "model": _model_name(folder), "minutes": round(minutes, 3)}
+    content |= {"status": status, "model": name, "minutes": round(minutes, 3)}
     if cli is not None:
         best = cli.best_checkpoint if cli.subcommand == "fit" else None
         content["seed"] = cli.config[cli.subcommand]["seed_everything"]
@@ -335,7 +342,7 @@ def train_before(plain: dict[str, Any], folder: Path, checkpoints: dict[str, str
 
     Each is this very run with the options of its ``before:`` entry changed, in the folder ``before/NAME``. It runs
     if ``{before.NAME}`` still stands somewhere (you may have given a checkpoint instead), or if its entry says
-    ``compare: true`` (a baseline that the result table shows beside this run).
+    ``compare: true`` (a baseline that the result table shows beside this run; ``--compare false`` leaves those out).
 
     Args:
         plain: The run's config as a plain dict.
@@ -362,7 +369,7 @@ def train_before(plain: dict[str, Any], folder: Path, checkpoints: dict[str, str
             args = ["fit", *(f"--config={text}" for text in texts)]
             if (inner / run_folder.LAST).is_file():
                 args += [f"--ckpt_path={inner / run_folder.LAST}"]
-            execute(args, inner, test_after=True, earlier=dict(checkpoints))
+            execute(args, inner, name, test_after=True, earlier=dict(checkpoints))
             done = run_folder.read_metrics(inner)
         checkpoints[name] = str(best)
         metrics[name] = done.get("test", {})
@@ -371,7 +378,8 @@ def train_before(plain: dict[str, Any], folder: Path, checkpoints: dict[str, str
 
 def _needed(base: Mapping[str, Any], entries: Mapping[str, Any]) -> list[str]:
     """Names of the earlier runs that must be trained, in the order they are written."""
-    wanted = recipes.earlier_runs(base) | {name for name, entry in entries.items() if entry.get("compare")}
+    rivals = {name for name, entry in entries.items() if entry.get("compare") and base["compare"]}
+    wanted = recipes.earlier_runs(base) | rivals
     while more := {n for name in wanted & set(entries) for n in recipes.earlier_runs(entries[name])} - wanted:
         wanted |= more
     return [name for name in entries if name in wanted]
@@ -402,7 +410,7 @@ def run(command: Command) -> int:
     if checkpoint is None and command.verb != "fit":
         rank_zero_warn(f"{command.verb} without --ckpt_path uses untrained weights")
     try:
-        cli = execute(args, folder, test_after=command.test_after)
+        cli = execute(args, folder, name, test_after=command.test_after)
     except CommandError as error:
         if os.environ.get("ZOO_TRACEBACK"):
             traceback.print_exc()
@@ -414,7 +422,7 @@ def run(command: Command) -> int:
         print(f"error: the run failed; see {os.path.relpath(folder / run_folder.METRICS)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        _say(f"Go on with: --model {_model_name(folder)} --ckpt_path last")
+        _say(f"Go on with: --ckpt_path {os.path.relpath(folder / run_folder.LAST)}")
         raise
     if run_folder.is_first_process():
         _print_result(cli, folder)
@@ -478,10 +486,6 @@ def _class_name(command: Command) -> str:
     return "model"
 
 
-def _model_name(folder: Path) -> str:
-    return folder.parent.name
-
-
 def _config_of(checkpoint: Path, command: Command) -> str:
     """The options a checkpoint was trained with: its run's config.yaml, or its hyperparameters as YAML.
 
@@ -529,7 +533,7 @@ def _print_result(cli: ZooCLI, folder: Path) -> None:
 
     console = Console()
     if cli.test_metrics:
-        columns = {**cli.before_metrics, _model_name(folder): cli.test_metrics}
+        columns = {**cli.before_metrics, cli.name: cli.test_metrics}
         table = Table(header_style="bold")
         table.add_column("test metric", no_wrap=True)
         for name in columns:

@@ -159,6 +159,10 @@ def _parameter_problem(name: object, spec: object, method: object) -> str | None
         return f"{kind} takes {', '.join(_OPTIONS[kind])}, got {', '.join(sorted(map(str, unknown)))}"
     if missing := [key for key in _OPTIONS[kind] if options[key] is None and key not in spec]:
         return f"{kind} needs {', '.join(missing)}"
+    try:
+        json.dumps(dict(spec), allow_nan=False)
+    except (TypeError, ValueError):
+        return f"wanted text, finite numbers, true, false, null, or lists and mappings of them, got {dict(spec)}"
     if kind == "constant":
         return None
     if "values" in options:

@@ -17,7 +17,7 @@ def test_images() -> None:
 def test_splits_hold_every_image_once_in_proportion() -> None:
     digits = Digits(val_fraction=0.2, test_fraction=0.3)
     digits.setup()
-    parts = [digits.dataset(split) for split in ("train", "val", "test")]  # type: ignore[arg-type]
+    parts = [digits.dataset(split) for split in ("train", "val", "test")]
     assert sorted(torch.cat([part.rows for part in parts]).tolist()) == list(range(1797))
     total = sum(part.labels.bincount() for part in parts)
     for part, fraction in zip(parts, (0.5, 0.2, 0.3), strict=True):

@@ -35,7 +35,7 @@ def test_categories(openmoji: OpenMoji) -> None:
 
 
 def test_each_emoji_is_in_one_split(openmoji: OpenMoji) -> None:
-    parts = [openmoji.dataset(split) for split in ("train", "val", "test")]  # type: ignore[arg-type]
+    parts = [openmoji.dataset(split) for split in ("train", "val", "test")]
     assert sorted(torch.cat([part.rows for part in parts]).tolist()) == list(range(len(openmoji.emoji)))
     for part in parts:
         for row, label in zip(part.rows.tolist(), part.labels.tolist(), strict=True):
@@ -47,7 +47,7 @@ def test_subcategories_have_an_emoji_in_each_split() -> None:
     module.setup()
     assert 80 < module.num_classes < 100
     for split in ("train", "val", "test"):
-        assert module.dataset(split).labels.bincount(minlength=module.num_classes).min() >= 1  # type: ignore[arg-type]
+        assert module.dataset(split).labels.bincount(minlength=module.num_classes).min() >= 1
     assert OpenMoji(level="subcategory", min_per_class=10).num_classes < module.num_classes
 
 

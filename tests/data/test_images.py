@@ -95,7 +95,7 @@ class TestDataModule:
     @pytest.mark.parametrize(("split", "want"), [("val", range(30, 37)), ("test", range(37, 48))])
     def test_evaluation_batches(self, split: str, want: range) -> None:
         module = toy()
-        for loader in (getattr(module, f"{split}_dataloader")(), module.eval_dataloader(split)):  # type: ignore[arg-type]
+        for loader in (getattr(module, f"{split}_dataloader")(), module.eval_dataloader(split)):
             assert places(loader) == list(want)
         assert places(module.predict_dataloader()) == list(range(37, 48))
 
@@ -139,7 +139,7 @@ class TestDataModule:
         module = toy(classes=classes)
         assert module.num_classes == 3
         for split in ("train", "val", "test"):
-            loader = module.eval_dataloader(split)  # type: ignore[arg-type]
+            loader = module.eval_dataloader(split)
             assert set(torch.cat([labels for _, labels in loader]).tolist()) == {0, 1}
             assert all(place % 3 < 2 for place in places(loader))
 
@@ -150,8 +150,8 @@ class TestDataModule:
         loaders = []
         for rank in range(world):
             module = toy(batch_size=batch_size)
-            module.trainer = OnRank(rank, world)  # type: ignore[assignment]
-            loaders.append([list(module.eval_dataloader(split)) for split in ("val", "test")])  # type: ignore[arg-type]
+            module.trainer = OnRank(rank, world)
+            loaders.append([list(module.eval_dataloader(split)) for split in ("val", "test")])
         for split, want in enumerate((range(30, 37), range(37, 48))):
             assert sorted(place for rank in loaders for place in places(rank[split])) == list(want)
             assert len({len(rank[split]) for rank in loaders}) == 1
@@ -160,7 +160,7 @@ class TestDataModule:
         ranks = []
         for rank in range(2):
             module = toy()
-            module.trainer = OnRank(rank, 2)  # type: ignore[assignment]
+            module.trainer = OnRank(rank, 2)
             loader = module.train_dataloader()
             loader.trained = None  # this Trainer counts nothing
             ranks.append(list(loader))
@@ -214,13 +214,13 @@ class TestBadInput:
 
     def test_more_processes_than_images(self) -> None:
         module = toy()
-        module.trainer = OnRank(0, 8)  # type: ignore[assignment]
+        module.trainer = OnRank(0, 8)
         with pytest.raises(ValueError, match=r"devices: .* 7 images of 'val', got 8"):
             module.eval_dataloader("val")
 
     def test_unknown_split(self) -> None:
         with pytest.raises(ValueError, match=r"split: want one of .*, got 'dev'"):
-            toy().dataset("dev")  # type: ignore[arg-type]
+            toy().dataset("dev")
 
     def test_no_image_of_the_classes(self) -> None:
         class Empty(Toy):
@@ -254,7 +254,7 @@ class TestStratifiedSplit:
 
     def test_a_part_does_not_change_when_a_later_one_grows(self) -> None:
         labels = torch.arange(100) % 4
-        small, large = (stratified_split(labels, lambda _, n=n: [3, n], seed=1) for n in (5, 12))  # type: ignore[misc]
+        small, large = (stratified_split(labels, lambda _, n=n: [3, n], seed=1) for n in (5, 12))
         assert torch.equal(small[0], large[0])
         assert set(small[1].tolist()) < set(large[1].tolist())
 

@@ -110,7 +110,7 @@ class TestResumableDataLoader:
     @given(epoch=st.integers(0, 2), stop=st.integers(0, 5))
     def test_the_rest_of_an_epoch(self, epoch: int, stop: int) -> None:
         first = loader()
-        first.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        first.sampler.set_epoch(epoch)
         passing = iter(first)
         head = [next(passing) for _ in range(stop)]
         state = first.state_dict()
@@ -119,7 +119,7 @@ class TestResumableDataLoader:
         second.load_state_dict(state)
         assert second.state_dict() == state
         whole = loader()
-        whole.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        whole.sampler.set_epoch(epoch)
         assert head + list(second) == list(whole)
 
     def test_only_the_next_pass_is_shortened(self) -> None:
@@ -130,13 +130,20 @@ class TestResumableDataLoader:
     def test_another_epoch_is_whole(self) -> None:
         resumed = loader()
         resumed.load_state_dict({"epoch": 0, "batch": 5, "seed": 0, "batch_size": 2})
-        resumed.sampler.set_epoch(1)  # type: ignore[attr-defined]
+        resumed.sampler.set_epoch(1)
         assert len(list(resumed)) == 5
+
+    def test_a_state_between_two_epochs(self) -> None:
+        between = loader()
+        list(between)
+        assert (between.state_dict()["epoch"], between.state_dict()["batch"]) == (0, 5)
+        between.sampler.set_epoch(1)
+        assert (between.state_dict()["epoch"], between.state_dict()["batch"]) == (1, 0)
 
     def test_the_epoch_may_be_set_after_iter(self) -> None:
         late = loader()
         passing = iter(late)
-        late.sampler.set_epoch(2)  # type: ignore[attr-defined]
+        late.sampler.set_epoch(2)
         assert {draw.epoch for draw in next(passing)} == {2}
 
     def test_a_batch_in_flight_is_not_done(self) -> None:
@@ -164,7 +171,7 @@ class TestResumableDataLoader:
     def test_another_batch_size_from_the_end_of_an_epoch(self) -> None:
         resumed = loader(batch_size=5)
         resumed.load_state_dict({"epoch": 0, "batch": 5, "seed": 0, "batch_size": 2})
-        resumed.sampler.set_epoch(1)  # type: ignore[attr-defined]
+        resumed.sampler.set_epoch(1)
         assert len(list(resumed)) == 2
 
     def test_any_sampler_can_be_resumed(self) -> None:

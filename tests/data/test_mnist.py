@@ -8,7 +8,7 @@ from zoo.data.randomness import BatchKey
 
 
 def mnist(**kwargs: object) -> MNIST5k:
-    module = MNIST5k(**kwargs)  # type: ignore[arg-type]
+    module = MNIST5k(**kwargs)
     module.setup()
     return module
 
@@ -32,8 +32,8 @@ def test_same_as_mlxtends_reader() -> None:
 def test_counts_and_scale() -> None:
     module = mnist()
     for split, count in (("train", 300), ("val", 100), ("test", 100)):
-        assert module.dataset(split).labels.bincount().tolist() == [count] * 10  # type: ignore[arg-type]
-    rows = torch.cat([module.dataset(split).rows for split in ("train", "val", "test")])  # type: ignore[arg-type]
+        assert module.dataset(split).labels.bincount().tolist() == [count] * 10
+    rows = torch.cat([module.dataset(split).rows for split in ("train", "val", "test")])
     assert sorted(rows.tolist()) == list(range(5000))
     images, labels = next(iter(module.train_dataloader()))
     assert images.shape == (128, 1, 14, 14)
@@ -51,13 +51,13 @@ def test_pixels_are_averages(size: int) -> None:
 
 def test_noise_is_fixed_and_gaussian() -> None:
     module = mnist(noise=0.5)
-    noise = module.dataset("train").pixels - clean()  # type: ignore[operator]
+    noise = module.dataset("train").pixels - clean()
     count = noise.numel()
     assert float(noise.mean()) == pytest.approx(0, abs=5 * 0.5 / count**0.5)
     assert float(noise.std()) == pytest.approx(0.5, rel=5 / (2 * count) ** 0.5)
     first, second = (torch.cat([images for images, _ in module.test_dataloader()]) for _ in range(2))
     assert torch.equal(first, second)
-    assert not torch.equal(mnist(noise=0.5, seed=1).dataset("train").pixels, module.dataset("train").pixels)  # type: ignore[arg-type]
+    assert not torch.equal(mnist(noise=0.5, seed=1).dataset("train").pixels, module.dataset("train").pixels)
 
 
 def test_the_test_images_stay_when_the_training_set_shrinks() -> None:
@@ -114,7 +114,7 @@ def test_roll_moves_the_whole_batch_as_one() -> None:
 )
 def test_bad_arguments(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{name}: want .*, got {value}"):
-        MNIST5k(**{name: value})  # type: ignore[arg-type]
+        MNIST5k(**{name: value})
 
 
 def test_more_than_there_are() -> None:

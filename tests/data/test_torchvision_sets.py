@@ -162,7 +162,7 @@ class TestTinyImageNet:
         module.setup()
         assert module.class_names == ("cat", "dog", "snail")
         for split, per_class in (("train", 8), ("val", 2), ("test", 2)):
-            data = module.dataset(split)  # type: ignore[arg-type]
+            data = module.dataset(split)
             assert data.labels.bincount().tolist() == [per_class] * 3
             images, labels = data.__getitems__(range(len(data)))
             red = (images[:, 0].mean((1, 2)) * module.std[0] + module.mean[0]) * 255

@@ -45,7 +45,6 @@ ROWS = [
 ]
 
 
-
 def span(function, *rounded: float) -> tuple[float, float]:
     """Least and largest value of a function of scores that were rounded to three digits, itself rounded too."""
     values = [function(*exact) for exact in product(*((x - 5e-4, x + 5e-4) for x in rounded))]
@@ -111,16 +110,18 @@ def test_bad_matrix(function, matrix, message):
 def test_metric_puts_the_scores_together():
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(40) % 4
-    noise = lambda scale: scale * torch.randn(40, 4, generator=generator)
-    new, old = torch.eye(4)[labels] + noise(0.4), torch.eye(4)[labels] + noise(0.8)
+    new = torch.eye(4)[labels] + 0.4 * torch.randn(40, 4, generator=generator)
+    old = torch.eye(4)[labels] + 0.8 * torch.randn(40, 4, generator=generator)
     metric = CompatibilityScore("euclidean", ks=(1,), independent={"map": 0.95})
     padded = torch.cat([torch.arange(40), torch.arange(8)])
     for batch in padded.split(20):
         metric.update(new[batch], old[batch], labels[batch], ids=batch)
     found = {name: value.item() for name, value in metric.compute().items()}
 
-    score = lambda q, g: retrieval_scores(q, g, labels, labels, space="euclidean", exclude_self=True)
-    own, cross, before = score(new, new), score(new, old), score(old, old)
+    own, cross, before = (
+        retrieval_scores(queries, gallery, labels, labels, space="euclidean", exclude_self=True)
+        for queries, gallery in ((new, new), (new, old), (old, old))
+    )
     assert found == pytest.approx(
         {
             "self_cmc1": own.cmc[1],

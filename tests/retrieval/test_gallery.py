@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from zoo.retrieval import GalleryIndex, gallery as gallery_module
+from zoo.retrieval import GalleryIndex
+from zoo.retrieval import gallery as gallery_module
 
 SPACES = [("cosine", None), ("euclidean", None), ("lorentz", 0.7)]
 
@@ -253,7 +254,9 @@ def test_an_empty_gallery_round_trips(tmp_path):
 
 def test_the_json_file_says_what_is_beside_it(saved):
     header = json.loads(saved.read_text())
-    assert {k: header[k] for k in ("space", "c", "clip_radius", "dim", "generation", "model_sha", "dtype", "version")} == {
+    assert {
+        k: header[k] for k in ("space", "c", "clip_radius", "dim", "generation", "model_sha", "dtype", "version")
+    } == {
         "space": "lorentz",
         "c": 1.0,
         "clip_radius": 2.0,
@@ -289,8 +292,8 @@ def test_a_failed_save_leaves_the_old_gallery(saved, monkeypatch, moves):
         done.append(target)
         return move(self, target)
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
-        patch.setattr(Path, "replace", failing)
+    monkeypatch.setattr(Path, "replace", failing)
+    with pytest.raises(OSError, match="no space left"):
         gallery.save(saved)
     assert len(done) == moves
     assert len(GalleryIndex.load(saved)) == 15
@@ -321,7 +324,7 @@ def test_vectors_of_an_unknown_model_have_no_lineage(tmp_path):
 
 
 def test_missing_files(saved):
-    with pytest.raises(FileNotFoundError, match="no gallery at .*other.json"):
+    with pytest.raises(FileNotFoundError, match=r"no gallery at .*other\.json"):
         GalleryIndex.load(saved.with_name("other"))
     next(saved.parent.glob("*.safetensors")).unlink()
     with pytest.raises(FileNotFoundError, match="without its vectors"):
@@ -380,10 +383,7 @@ def test_exported_scores_order_and_measure_like_the_space(space, c, kind):
     stored, asked = gallery.to_vectors(kind), gallery.to_queries(queries, kind)
     assert stored.dtype == asked.dtype == np.float32
     stored, asked = stored.astype(np.float64), asked.astype(np.float64)
-    if kind == "ip":
-        scores = asked @ stored.T
-    else:
-        scores = ((asked[:, None] - stored[None]) ** 2).sum(axis=-1)
+    scores = asked @ stored.T if kind == "ip" else ((asked[:, None] - stored) ** 2).sum(axis=-1)
     want = distances(queries, items, space, c)
     found = gallery.distance_from_score(scores, kind, queries)
     np.testing.assert_allclose(found, want, atol=2e-4)
@@ -418,7 +418,7 @@ def test_bad_exports():
         gallery.to_vectors("cosine")
     with pytest.raises(ValueError, match="kind: want"):
         gallery.to_queries(ball(1, 8), "cosine")
-    with pytest.raises(ValueError, match="max_radius: the gallery has a vector of length 3, got 2.0"):
+    with pytest.raises(ValueError, match=r"max_radius: the gallery has a vector of length 3, got 2\.0"):
         gallery.to_vectors("l2", max_radius=2.0)
     with pytest.raises(ValueError, match=r"max_radius: want sqrt\(c\) \* max_radius <= 8"):
         gallery.to_vectors("l2", max_radius=9.0)
@@ -439,57 +439,65 @@ def test_faiss_missing(monkeypatch):
         GalleryIndex("cosine", 2).to_faiss("ip")
 
 
-class TestFaiss:
-    """Lengths 0.5 to 4 at c = 1, dimension 32: the setting in which a graph of inner products fails."""
+# faiss: lengths 0.5 to 4 at c = 1, dimension 32, the setting in which a graph of inner products fails
 
-    @pytest.fixture(scope="class")
-    def faiss(self):
-        return pytest.importorskip("faiss")
 
-    @pytest.fixture(scope="class")
-    def gallery(self) -> GalleryIndex:
-        gallery = GalleryIndex("lorentz", 32, c=1.0, clip_radius=4.0, dtype="float32")
-        gallery.add(ball(5000))
-        return gallery
+@pytest.fixture(scope="module")
+def faiss():
+    return pytest.importorskip("faiss")
 
-    @pytest.fixture(scope="class")
-    def queries(self) -> Tensor:
-        return ball(200, seed=1)
 
-    @pytest.fixture(scope="class")
-    def truth(self, gallery, queries) -> np.ndarray:
-        return gallery.search(queries, k=10).ids
+@pytest.fixture(scope="module")
+def indexed() -> GalleryIndex:
+    gallery = GalleryIndex("lorentz", 32, c=1.0, clip_radius=4.0, dtype="float32")
+    gallery.add(ball(5000))
+    return gallery
 
-    def test_flat_inner_product_is_exact(self, faiss, gallery, queries, truth):
-        scores, rows = gallery.to_faiss("ip").search(gallery.to_queries(queries, "ip"), 10)
-        assert recall(gallery.ids[rows], truth) == 1.0
-        reranked = gallery.rerank(queries, rows, k=10)
-        assert reranked.ids.tolist() == truth.tolist()
-        np.testing.assert_allclose(gallery.distance_from_score(scores, "ip"), reranked.distances, atol=1e-3)
 
-    def test_graph_of_distances_finds_the_neighbours(self, faiss, gallery, queries, truth):
-        scores, rows = gallery.to_faiss("l2").search(gallery.to_queries(queries, "l2"), 10)
-        assert recall(gallery.ids[rows], truth) >= 0.99
-        want = gallery.rerank(queries, rows, k=10).distances
-        np.testing.assert_allclose(gallery.distance_from_score(scores, "l2", queries), want, atol=1e-3)
+@pytest.fixture(scope="module")
+def queries() -> Tensor:
+    return ball(200, seed=1)
 
-    def test_graph_of_inner_products_does_not(self, faiss, gallery, queries, truth):
-        with pytest.raises(ValueError, match="factory: 'HNSW32' on inner products misses most neighbours"):
-            gallery.to_faiss("ip", "HNSW32")
-        index = faiss.index_factory(33, "HNSW32", faiss.METRIC_INNER_PRODUCT)
-        index.add(gallery.to_vectors("ip"))
-        _, rows = index.search(gallery.to_queries(queries, "ip"), 10)
-        assert recall(rows, truth) < 0.5
 
-    @pytest.mark.parametrize(("space", "kind"), [("cosine", "ip"), ("cosine", "l2"), ("euclidean", "l2")])
-    def test_flat_spaces(self, faiss, queries, space, kind):
-        gallery = GalleryIndex(space, 32)
-        gallery.add(ball(1000), ids=[f"{i}.png" for i in range(1000)])
-        _, rows = gallery.to_faiss(kind, "Flat").search(gallery.to_queries(queries, kind), 10)
-        assert recall(gallery.ids[rows], gallery.search(queries, k=10).ids) >= 0.999
+@pytest.fixture(scope="module")
+def truth(indexed, queries) -> np.ndarray:
+    return indexed.search(queries, k=10).ids
 
-    def test_an_index_that_is_trained(self, faiss, gallery, queries, truth):
-        index = gallery.to_faiss("l2", "IVF16,Flat")
-        index.nprobe = 16
-        _, rows = index.search(gallery.to_queries(queries, "l2"), 10)
-        assert recall(gallery.ids[rows], truth) >= 0.999
+
+def test_flat_inner_product_is_exact(faiss, indexed, queries, truth):
+    scores, rows = indexed.to_faiss("ip").search(indexed.to_queries(queries, "ip"), 10)
+    assert recall(indexed.ids[rows], truth) == 1.0
+    reranked = indexed.rerank(queries, rows, k=10)
+    assert reranked.ids.tolist() == truth.tolist()
+    np.testing.assert_allclose(indexed.distance_from_score(scores, "ip"), reranked.distances, atol=1e-3)
+
+
+def test_graph_of_distances_finds_the_neighbours(faiss, indexed, queries, truth):
+    scores, rows = indexed.to_faiss("l2").search(indexed.to_queries(queries, "l2"), 10)
+    assert recall(indexed.ids[rows], truth) >= 0.99
+    want = indexed.rerank(queries, rows, k=10).distances
+    np.testing.assert_allclose(indexed.distance_from_score(scores, "l2", queries), want, atol=1e-3)
+
+
+def test_graph_of_inner_products_does_not(faiss, indexed, queries, truth):
+    with pytest.raises(ValueError, match="factory: 'HNSW32' on inner products misses most neighbours"):
+        indexed.to_faiss("ip", "HNSW32")
+    index = faiss.index_factory(33, "HNSW32", faiss.METRIC_INNER_PRODUCT)
+    index.add(indexed.to_vectors("ip"))
+    _, rows = index.search(indexed.to_queries(queries, "ip"), 10)
+    assert recall(rows, truth) < 0.5
+
+
+@pytest.mark.parametrize(("space", "kind"), [("cosine", "ip"), ("cosine", "l2"), ("euclidean", "l2")])
+def test_flat_spaces(faiss, queries, space, kind):
+    gallery = GalleryIndex(space, 32)
+    gallery.add(ball(1000), ids=[f"{i}.png" for i in range(1000)])
+    _, rows = gallery.to_faiss(kind, "Flat").search(gallery.to_queries(queries, kind), 10)
+    assert recall(gallery.ids[rows], gallery.search(queries, k=10).ids) >= 0.999
+
+
+def test_an_index_that_is_trained(faiss, indexed, queries, truth):
+    index = indexed.to_faiss("l2", "IVF16,Flat")
+    index.nprobe = 16
+    _, rows = index.search(indexed.to_queries(queries, "l2"), 10)
+    assert recall(indexed.ids[rows], truth) >= 0.999

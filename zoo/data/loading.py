@@ -115,7 +115,7 @@ class ResumableDataLoader(DataLoader[T]):
 
     def _first_batch(self) -> int:
         state, self._resume_from = self._resume_from, None
-        if state is None or state["batch"] == 0:
+        if state is None or state["epoch"] != self._epoch or state["batch"] == 0:
             return 0
         if state["batch_size"] != self._global_batch_size():
             raise ValueError(

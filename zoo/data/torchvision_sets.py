@@ -16,8 +16,28 @@ from zoo.data.images import ImageDataModule, ImageDataset, Pixels, Splits, check
 from zoo.data.randomness import BatchKey
 
 
-class _PhotoDataModule(ImageDataModule):
-    """Colour photos with fixed training and test images; validation is cut from the training images."""
+class PhotoDataModule(ImageDataModule):
+    """Base of the sets of colour photos with fixed training and test images.
+
+    Validation images are cut from the training images. In training, photos are shifted by up to an eighth of
+    their native size and mirrored. All are normalised by the set's mean and standard deviation.
+
+    Args:
+        root: Folder that holds the data set's own folder.
+        download: Download what is missing to ``root``.
+        size: Height and width to resize to, e.g. 224 for a ViT; None keeps the native size.
+        val_fraction: Share of each class of the training images for validation, in [0, 1); 0 for none.
+        train_fraction: Share of each class of the rest to train on, in (0, 1]. Less is a subset of more.
+        augment: Augment in training.
+        batch_size: Images a batch, on each process.
+        num_workers: Loading processes.
+        classes: Keep the first ``n`` classes, or these; None keeps all. Labels keep their numbers.
+        seed: Fixes the split. The order of training follows ``seed_everything``, or this without it.
+        drop_last: Leave out the last training batch if it is not full.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
 
     title: ClassVar[str]
     full_classes: ClassVar[int]
@@ -101,27 +121,11 @@ class _PhotoDataModule(ImageDataModule):
         )
 
 
-class CIFAR10(_PhotoDataModule):
+class CIFAR10(PhotoDataModule):
     """CIFAR-10: 50,000 training and 10,000 test photos of 32 x 32 pixels, 10 classes.
 
-    Read by ``torchvision.datasets``. Training images are shifted by up to an eighth of their size and
-    mirrored. All are normalised by the training set's mean and standard deviation.
-
-    Args:
-        root: Folder with ``cifar-10-batches-py/``.
-        download: Download what is missing to ``root``.
-        size: Height and width to resize to, e.g. 224 for a ViT; None keeps 32.
-        val_fraction: Share of each class of the training images for validation, in [0, 1); 0 for none.
-        train_fraction: Share of each class of the rest to train on, in (0, 1]. Less is a subset of more.
-        augment: Augment in training.
-        batch_size: Images a batch, on each process.
-        num_workers: Loading processes.
-        classes: Keep the first ``n`` classes, or these; None keeps all. Labels keep their numbers.
-        seed: Fixes the split. The order of training follows ``seed_everything``, or this without it.
-        drop_last: Leave out the last training batch if it is not full.
-
-    Raises:
-        ValueError: If an argument is out of its range.
+    Read by ``torchvision.datasets.CIFAR10``; ``root`` is the folder with ``cifar-10-batches-py/``.
+    Arguments and errors as for :class:`PhotoDataModule`.
     """
 
     title = "CIFAR-10"
@@ -159,7 +163,8 @@ class CIFAR10(_PhotoDataModule):
 class CIFAR100(CIFAR10):
     """CIFAR-100: 50,000 training and 10,000 test photos of 32 x 32 pixels, 100 classes.
 
-    Arguments and errors as for :class:`CIFAR10`; ``root`` is the folder with ``cifar-100-python/``.
+    Read by ``torchvision.datasets.CIFAR100``; ``root`` is the folder with ``cifar-100-python/``.
+    Arguments and errors as for :class:`PhotoDataModule`.
     """
 
     title = "CIFAR-100"
@@ -168,12 +173,12 @@ class CIFAR100(CIFAR10):
     std = (0.2673, 0.2564, 0.2762)
 
 
-class TinyImageNet(_PhotoDataModule):
+class TinyImageNet(PhotoDataModule):
     """Tiny-ImageNet: 100,000 training photos of 64 x 64 pixels, 200 classes.
 
     The 10,000 images of its ``val/`` are the test images here, since its own test labels are not public.
-    Images are read from disk batch by batch, so give it workers. Arguments and errors as for
-    :class:`CIFAR10`; ``root`` is the folder with ``tiny-imagenet-200/``.
+    Images are read from disk batch by batch, so give it workers. ``root`` is the folder with
+    ``tiny-imagenet-200/``. Arguments and errors as for :class:`PhotoDataModule`.
     """
 
     title = "Tiny-ImageNet"
@@ -265,10 +270,12 @@ class Photo:
         """From uint8 ``(B, 3, H, W)`` to float32 ``(B, 3, size, size)``."""
         if key is not None and self.padding is not None:
             pixels = crop_and_mirror(pixels, key.for_samples(3), self.padding)
-        images = pixels.float() / 255
-        if images.shape[-1] != self.size:
-            images = F.interpolate(images, size=(self.size, self.size), mode="bilinear", antialias=True)
-        return (images - self.mean) / self.std
+        # Normalising commutes with resizing, and is cheaper on the small side.
+        images = (pixels.float() / 255 - self.mean) / self.std
+        native = images.shape[-1]
+        if native == self.size:
+            return images
+        return F.interpolate(images, (self.size, self.size), mode="bilinear", antialias=self.size < native)
 
 
 def crop_and_mirror(pixels: Tensor, random: Tensor, padding: int) -> Tensor:

@@ -21,7 +21,7 @@ from typing import Any, Literal, ParamSpec
 import torch
 from torch import Tensor
 
-P = ParamSpec("P")
+_P = ParamSpec("_P")
 Curvature = float | Tensor
 UncertaintyKind = Literal["poincare", "clip"]
 
@@ -34,14 +34,14 @@ _EPS = 1e-15
 _ARCSIN_MARGIN = 1e-4
 
 
-def _full_precision(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+def _full_precision(function: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
     """Run in float32, or float64 if an input is, whatever autocast says.
 
     Switching autocast off is not enough: inputs that an autocast layer made arrive as bfloat16.
     """
 
     @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> Tensor:
         vectors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.dim() > 0]
         dtype = torch.float64 if any(v.dtype == torch.float64 for v in vectors) else torch.float32
 
@@ -50,7 +50,7 @@ def _full_precision(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
         device = vectors[0].device.type if vectors else "cpu"
         with torch.autocast(device, enabled=False):
-            return function(*map(cast, args), **{k: cast(v) for k, v in kwargs.items()})  # type: ignore[arg-type]
+            return function(*map(cast, args), **{k: cast(v) for k, v in kwargs.items()})
 
     return wrapper
 
@@ -196,7 +196,7 @@ class _PairwiseArcosh(torch.autograd.Function):
         return arcosh
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         left, right, arcosh = ctx.saved_tensors
         # A pair whose q is below the rounding error of the matmul has no known direction: no gradient.
         noise = torch.finfo(left.dtype).eps * torch.outer(_sinh_of(left), _sinh_of(right)) + _EPS**2
@@ -403,8 +403,9 @@ def lorentz_centroid(x: Tensor, c: Curvature = 1.0, weights: Tensor | None = Non
     weights = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
     space = (weights * torch.sinh(radius) * unit).sum(-2, keepdim=True)
     length = _norm(space)
-    direction = space / length.clamp_min(_EPS)
     time = (weights * torch.cosh(radius)).sum(-2, keepdim=True)
+    # Points that balance around the origin leave a rounding error, and no direction.
+    direction = space / torch.maximum(length, torch.finfo(x.dtype).eps * time)
     # time - length, which cancels far from the origin, as a sum of positive terms (1 - cos = |u - u'|^2 / 2).
     excess = torch.exp(-radius) + torch.sinh(radius) * _norm(unit - direction).square() / 2
     excess = (weights * excess).sum(-2, keepdim=True)

@@ -6,6 +6,7 @@ geoopt 0.5.1. Each override names its fault, and a test shows it, so that it can
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -17,7 +18,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", r".*torch\.jit\.script.* is (deprecated|not supported)", Warning)
     import geoopt
 
-from zoo.hyperbolic.functional import check_curvature
+from zoo.hyperbolic.functional import MAX_RADIUS, check_curvature
 
 __all__ = ["LorentzManifold", "RiemannianAdam", "geoopt", "lorentz_manifold"]
 
@@ -33,6 +34,17 @@ class LorentzManifold(geoopt.Lorentz):
         check_curvature(c)
         # geoopt would make a float32 of a Python float, 1e-8 off for c = 0.1; a 0-d float64 promotes nothing.
         super().__init__(k=torch.tensor(1 / float(c), dtype=torch.float64))
+
+    def projx(self, x: Tensor, *, dim: int = -1) -> Tensor:
+        """Project onto the hyperboloid by the space rows; in float32 no further out than ``R = 8``.
+
+        Beyond, float32 cannot tell a point from its neighbours, and an optimizer that walks there ends in NaN.
+        """
+        if x.dtype != torch.float64:
+            limit = self.k.sqrt() * math.sinh(MAX_RADIUS)
+            norm = torch.linalg.vector_norm(x.narrow(dim, 1, x.shape[dim] - 1), dim=dim, keepdim=True)
+            x = x * (limit / norm.clamp_min(limit))
+        return super().projx(x, dim=dim)
 
     def egrad2rgrad(self, x: Tensor, u: Tensor, *, dim: int = -1) -> Tensor:
         """Riemannian gradient of a Euclidean one. geoopt's flips the time row of ``p.grad`` in place."""
