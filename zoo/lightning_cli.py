@@ -14,9 +14,9 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
@@ -34,6 +34,9 @@ from zoo import recipes
 from zoo import run as run_folder
 from zoo.cli_errors import classes, name_option, shorten
 from zoo.command import Command, CommandError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _BEST = "checkpoints/best.ckpt"
 
@@ -150,6 +153,7 @@ class ZooCLI(LightningCLI):
         name: str = "model",
         earlier: dict[str, str] | None = None,
     ) -> None:
+        self.verb = args[0]
         self.folder = folder
         self.name = name
         self.recorder = RunRecorder(folder)
@@ -168,6 +172,10 @@ class ZooCLI(LightningCLI):
         )
 
     # Parsing
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """The one verb that runs: a parser for each of the four would take four times as long to build."""
+        return {self.verb: LightningCLI.subcommands()[self.verb]}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the recipe's own sections: about, before, checkpoint."""
@@ -529,20 +537,40 @@ def _help(command: Command) -> int:
 
 def _print_result(cli: ZooCLI, folder: Path) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     if cli.test_metrics:
-        columns = {**cli.before_metrics, cli.name: cli.test_metrics}
-        table = Table(header_style="bold")
-        table.add_column("test metric", no_wrap=True)
-        for name in columns:
-            table.add_column(name.replace("_", " "), justify="right")
-        for metric in dict.fromkeys(m for metrics in columns.values() for m in metrics):
-            values = [metrics.get(metric) for metrics in columns.values()]
-            table.add_row(metric, *("" if v is None else f"{v:.4g}" for v in values))
-        console.print(table)
+        runs = {**cli.before_metrics, cli.name: cli.test_metrics}
+        console.print(result_table(runs, cli.config[cli.subcommand]["about"].get("table", ())))
     console.print(f"Run folder: {os.path.relpath(folder)}", soft_wrap=True, highlight=False)
+
+
+def result_table(runs: Mapping[str, Mapping[str, float]], metrics: Sequence[str] = ()) -> Table:
+    """Test metrics of one or more runs.
+
+    Args:
+        runs: Metrics by the name of the run, this run last.
+        metrics: What to show, as columns beside one row per run; all metrics as rows if there are none.
+    """
+    from rich.table import Table
+
+    def show(value: float | None) -> str:
+        return "" if value is None else f"{value:.3f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.3g}"
+
+    table = Table(header_style="bold")
+    if metrics:
+        table.add_column("test", no_wrap=True)
+        for metric in metrics:
+            table.add_column(metric.rpartition("/")[2].replace("_", "\n", 1).replace("_", " "), justify="right")
+        for name, values in runs.items():
+            table.add_row(name, *(show(values.get(metric)) for metric in metrics))
+    else:
+        table.add_column("test metric", no_wrap=True)
+        for name in runs:
+            table.add_column(name, justify="right")
+        for metric in dict.fromkeys(metric for values in runs.values() for metric in values):
+            table.add_row(metric, *(show(values.get(metric)) for values in runs.values()))
+    return table
 
 
 def _unique(callbacks: Any) -> Any:

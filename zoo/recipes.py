@@ -37,6 +37,8 @@ class About:
     data: str = ""
     minutes: float | None = None
     """Expected minutes on two CPU cores; None where the recipe wants a GPU."""
+    table: tuple[str, ...] = ()
+    """Test metrics that the table at the end of a run shows; all of them if empty."""
 
 
 def conf_dir() -> Path:

@@ -103,13 +103,14 @@ def test_recall_of_stored_types(space, c, dtype, least):
 
 def test_generations_share_one_index():
     gallery = GalleryIndex("lorentz", 4, c=1.0, clip_radius=1.0, model_sha="first")
-    gallery.add(ball(3, 4, high=1.0))
-    gallery.add(ball(2, 4, high=1.0, seed=1))
+    gallery.add(ball(3, 4, low=0.9, high=0.9))
+    gallery.add(ball(2, 4, low=0.7, high=0.7, seed=1))
     gallery.add(ball(4, 4, high=3.0, seed=2), generation=1, model_sha="second", clip_radius=3.0)
     assert [(b.generation, b.model_sha, b.clip_radius, b.count) for b in gallery.blocks] == [
         (0, "first", 1.0, 5),
         (1, "second", 3.0, 4),
     ]
+    assert gallery.blocks[0].radius == pytest.approx(0.9)
     assert gallery.generations.tolist() == [0] * 5 + [1] * 4
     assert gallery.search(ball(1, 4), k=9).ids.shape == (1, 9)
 
@@ -134,6 +135,13 @@ def test_equal_distances_come_in_the_order_of_insertion():
     gallery = GalleryIndex("cosine", 2)
     gallery.add(torch.ones(6, 2), ids=[9, 4, 7, 1, 3, 2])
     assert gallery.search(torch.ones(1, 2), k=3).ids.tolist() == [[9, 4, 7]]
+    assert gallery.rerank(torch.ones(1, 2), torch.tensor([[5, 0, 3, 2]]), k=3).ids.tolist() == [[9, 7, 1]]
+
+
+def test_rerank_passes_over_missing_candidates():
+    gallery = GalleryIndex("euclidean", 2)
+    gallery.add(torch.eye(2))
+    assert gallery.rerank(torch.eye(2)[:1], torch.tensor([[-1, 1]]), k=1).ids.tolist() == [[1]]
 
 
 # What is refused
@@ -220,7 +228,6 @@ def test_bad_queries_and_candidates():
         gallery.rerank(torch.ones(1, 2), torch.tensor([[0, 2]]), k=1)
     with pytest.raises(ValueError, match="k: want at least 1 and no more"):
         gallery.rerank(torch.ones(1, 2), torch.tensor([[0, -1]]), k=2)
-    assert gallery.rerank(torch.ones(1, 2), torch.tensor([[-1, 1]]), k=1).ids.tolist() == [[1]]
 
 
 # Files

@@ -35,6 +35,24 @@ class LorentzManifold(geoopt.Lorentz):
         # geoopt would make a float32 of a Python float, 1e-8 off for c = 0.1; a 0-d float64 promotes nothing.
         super().__init__(k=torch.tensor(1 / float(c), dtype=torch.float64))
 
+    def _check_point_on_manifold(
+        self, x: Tensor, *, atol: float = 1e-5, rtol: float = 1e-5, dim: int = -1
+    ) -> tuple[bool, str | None]:
+        """geoopt's tolerance does not grow with the coordinates: from ``R = 4`` on no float32 point passes."""
+        scale = x.narrow(dim, 0, 1).double().square()
+        error = self.inner(x, x.double(), keepdim=True, dim=dim) + self.k
+        ok = bool((error.abs() <= atol + rtol * scale).all())
+        return ok, None if ok else f"'x' has a Lorentz square that is not {-self.k.item()}"
+
+    def _check_vector_on_tangent(
+        self, x: Tensor, u: Tensor, *, atol: float = 1e-5, rtol: float = 1e-5, dim: int = -1
+    ) -> tuple[bool, str | None]:
+        """geoopt's fails for float64 vectors, and its tolerance does not grow with the coordinates."""
+        scale = (x.narrow(dim, 0, 1) * u.narrow(dim, 0, 1)).double()
+        error = self.inner(x, x.double(), u.double(), keepdim=True, dim=dim)
+        ok = bool((error.abs() <= atol + rtol * scale.abs()).all())
+        return ok, None if ok else "the Lorentz product of 'x' and 'u' is not zero"
+
     def projx(self, x: Tensor, *, dim: int = -1) -> Tensor:
         """Project onto the hyperboloid by the space rows; in float32 no further out than ``R = 8``.
 

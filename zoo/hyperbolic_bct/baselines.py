@@ -213,9 +213,10 @@ class AdvBCTLoss(CompatibilityLoss):
         """Take the classes' centres and radii from old embeddings (N, D) with labels (N,)."""
         check_statistics(old_embeddings, labels, *self.centres.shape)
         centres, self.known[:] = class_means(old_embeddings, labels, len(self.known))
-        distance = torch.linalg.vector_norm(_unit(old_embeddings.detach().float()) - centres[labels], dim=1)
+        unit = _unit(old_embeddings.detach().to(centres.dtype))
+        distance = torch.linalg.vector_norm(unit - centres[labels], dim=1)
         self.centres.copy_(centres)
-        self.radii.zero_().scatter_reduce_(0, labels, distance, "amax")
+        self.radii.copy_(torch.zeros_like(centres[:, 0]).scatter_reduce(0, labels, distance, "amax"))
 
     def compute(self, batch: Batch) -> Tensor:
         """Weighted sum of both terms; samples of classes without a centre count for the first only."""

@@ -62,9 +62,10 @@ class CompatibleEncoder(nn.Module):
         clip_radius: float,
         in_channels: int,
         image_size: int,
+        pretrained: bool = False,
     ) -> CompatibleEncoder:
-        """Build an untrained one from plain values, as a checkpoint keeps them."""
-        built = build_encoder(encoder, embed_dim, in_channels, image_size)
+        """Build one from plain values; a checkpoint keeps all of them but ``pretrained``."""
+        built = build_encoder(encoder, embed_dim, in_channels, image_size, pretrained)
         model = cls(built, embed_dim, space, curvature, clip_radius)
         model.spec = {
             "encoder": encoder,

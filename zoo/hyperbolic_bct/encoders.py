@@ -57,18 +57,23 @@ class SmallMLP(nn.Module):
         return self.net(images)
 
 
-def build_encoder(name: str, embed_dim: int, in_channels: int = 1, image_size: int = 14) -> nn.Module:
-    """An untrained encoder from images (B, C, H, W) to features (B, D).
+def build_encoder(
+    name: str, embed_dim: int, in_channels: int = 1, image_size: int = 14, pretrained: bool = False
+) -> nn.Module:
+    """An encoder from images (B, C, H, W) to features (B, D).
 
     Args:
         name: ``cnn``, ``mlp``, ``resnet18_cifar`` (3 x 3 stem, no max-pool) or any timm model name.
         embed_dim: Output dimension D; a linear layer maps a timm backbone's features to it.
         in_channels: Input channels C.
         image_size: Height and width H = W in pixels; used by the MLP and by timm models of fixed input size.
+        pretrained: Load timm's weights into the backbone; downloads them unless they are cached.
 
     Raises:
-        ValueError: If the name is neither ours nor timm's.
+        ValueError: If the name is neither ours nor timm's, or of ours and ``pretrained``.
     """
+    if pretrained and name in ("cnn", "mlp", "resnet18_cifar"):
+        raise ValueError(f"pretrained: there are no weights for the encoder {name!r}")
     if name == "cnn":
         return SmallCNN(embed_dim, in_channels)
     if name == "mlp":
@@ -83,7 +88,7 @@ def build_encoder(name: str, embed_dim: int, in_channels: int = 1, image_size: i
         backbone.maxpool = nn.Identity()
     elif timm.is_model(name):
         sized = {"img_size": image_size} if timm.models.is_model_in_modules(name, _FIXED_SIZE) else {}
-        backbone = timm.create_model(name, num_classes=0, in_chans=in_channels, **sized)
+        backbone = timm.create_model(name, pretrained, num_classes=0, in_chans=in_channels, **sized)
     else:
         near = timm.list_models(f"*{name}*")[:3]
         hint = f"; timm has {', '.join(near)}" if near else ""

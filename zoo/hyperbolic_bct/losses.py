@@ -305,14 +305,15 @@ class InfluenceLoss(CompatibilityLoss):
         check_positive(num_classes=num_classes, dim=dim, scale=scale)
         self.c = c
         self.scale = scale
-        if label_map is None:
-            label_map = {k: k for k in range(num_classes)}
-        for new_label, old_label in label_map.items():
+        for new_label, old_label in (label_map or {}).items():
             if new_label < 0 or not 0 <= old_label < num_classes:
                 raise ValueError(f"label_map must map labels to 0..{num_classes - 1}, got {new_label}: {old_label}")
-        # One more entry than there are labels, for all that are not in the map.
-        targets = torch.full((max(label_map, default=-1) + 2,), -1)
-        targets[list(label_map)] = torch.tensor(list(label_map.values()), dtype=torch.int64)
+        if label_map is None:
+            targets = torch.arange(num_classes)
+        else:  # the last entry stands for every label that is not in the map
+            targets = torch.full((max(label_map, default=-1) + 2,), -1)
+            targets[list(label_map)] = torch.tensor(list(label_map.values()), dtype=torch.int64)
+        self.has_map = label_map is not None
         self.register_buffer("targets", targets, persistent=False)
         self.register_buffer("centroids", torch.zeros(num_classes, dim))
         self.register_buffer("known", torch.zeros(num_classes, dtype=torch.bool))
@@ -328,7 +329,13 @@ class InfluenceLoss(CompatibilityLoss):
     def compute(self, batch: Batch) -> Tensor:
         """The mean over the samples whose class has a centroid; 0 if there are none."""
         check_fitted(self.known)
-        target = self.targets[batch.labels.clamp_max(len(self.targets) - 1)]
+        labels = batch.labels
+        if self.has_map:
+            last = len(self.targets) - 1
+            labels = labels.where((labels >= 0) & (labels < last), last)
+        else:
+            check_labels(labels, len(self.targets))
+        target = self.targets[labels]
         target = target.where(self.known[target.clamp_min(0)], -1)
         logits = -self.scale * H.pairwise_dist(batch.new, self.centroids, self.c)
         return mean_cross_entropy(logits.masked_fill(~self.known, -math.inf), target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -55,6 +56,7 @@ class HyperbolicBCT(LightningModule):
         embed_dim: Embedding dimension D.
         in_channels: Channels of the images, for an encoder by name.
         image_size: Height and width of the images in pixels, for an encoder by name.
+        pretrained: Start from timm's weights, for a timm encoder.
         method: ``hbct``, one of its ablations, or a baseline; see :data:`zoo.hyperbolic_bct.METHODS`.
         old_model: The previous generation: a checkpoint of this class, a :class:`CompatibleEncoder`, or any module
             from inputs to vectors (B, D). It is frozen, and kept in the checkpoint: a resumed run needs no other file.
@@ -102,6 +104,7 @@ class HyperbolicBCT(LightningModule):
         embed_dim: int = 128,
         in_channels: int = 1,
         image_size: int = 14,
+        pretrained: bool = False,
         method: MethodName = "hbct",
         old_model: str | Path | nn.Module | dict[str, Any] | None = None,
         old_embeddings: str | Path | None = None,
@@ -151,7 +154,7 @@ class HyperbolicBCT(LightningModule):
             self.model = CompatibleEncoder(encoder, embed_dim, self.space, curvature, radius)
         else:
             self.model = CompatibleEncoder.from_spec(
-                encoder, embed_dim, self.space, curvature, radius, in_channels, image_size
+                encoder, embed_dim, self.space, curvature, radius, in_channels, image_size, pretrained
             )
 
         self.old_model: nn.Module | None = None
@@ -212,7 +215,8 @@ class HyperbolicBCT(LightningModule):
         self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
         self.test_accuracy = MulticlassAccuracy(num_classes, average="micro")
 
-        self.save_hyperparameters(ignore=["encoder"] if isinstance(encoder, nn.Module) else [])
+        given_as_modules = {"encoder": encoder, "old_model": old_model}
+        self.save_hyperparameters(ignore=[k for k, v in given_as_modules.items() if isinstance(v, nn.Module)])
         # A checkpoint must not need the old model's file: it rebuilds the old model from this, and holds its weights.
         self.hparams["old_model"] = self.old_model.spec if isinstance(self.old_model, CompatibleEncoder) else None
 
@@ -269,6 +273,10 @@ class HyperbolicBCT(LightningModule):
     @torch.no_grad()
     def on_fit_start(self) -> None:
         """Embed the training set once with the old model, for the statistics that the losses need."""
+        if self.old_model is not None:
+            # Lightning warns of modules in eval mode. Of these, the old model's, there is nothing to say.
+            frozen = sum(1 for _ in self.old_model.modules())
+            warnings.filterwarnings("ignore", rf"Found {frozen} module\(s\) in eval mode at the start of training")
         if not self.losses or self.fitted:
             return
         loader = plain_loader(self.trainer)
@@ -298,7 +306,7 @@ class HyperbolicBCT(LightningModule):
         if saturated > 0.9 and "align" in self.losses:
             rank_zero_warn(
                 f"{saturated:.0%} of the old embeddings lie on the clip radius {clip:g}, so that their uncertainty "
-                "tells nothing; the head `prototypes` spreads them"
+                "tells nothing and all samples are weighted alike"
             )
         if "entail" in self.losses:
             widest = math.degrees(H.max_cone_angle(old, self.curvature, self.hparams["min_radius"]).median())

@@ -35,15 +35,14 @@ def compatibility_figure(scores: Mapping[str, float]) -> Figure:
     bars = [bar for bar in _BARS if f"{bar[0]}_map" in scores]
     figure = Figure(figsize=(7.2, 0.7 + 0.45 * len(bars)), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, (metric, title) in zip(
-        figure.subplots(1, 2, sharey=True), (("cmc1", "CMC@1"), ("map", "mAP")), strict=True
-    ):
+    panels = figure.subplots(1, 2, sharey=True)
+    panels[0].invert_yaxis()
+    for axes, (metric, title) in zip(panels, (("cmc1", "CMC@1"), ("map", "mAP")), strict=True):
         values = [scores.get(f"{key}_{metric}", float("nan")) for key, _, _ in bars]
         axes.barh(range(len(bars)), values, color=[colour for _, _, colour in bars])
         for row, value in enumerate(values):
             axes.text(value + 0.01, row, f"{value:.3f}", va="center", fontsize=9)
         axes.set_yticks(range(len(bars)), [label for _, label, _ in bars])
-        axes.invert_yaxis()
         axes.set_xlim(0, 1.12)
         axes.set_xticks([0, 0.5, 1])
         share = scores.get(f"p_com_{metric}")

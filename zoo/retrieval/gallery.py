@@ -569,7 +569,7 @@ class GalleryIndex:
         vectors = self.to_vectors(kind, max_radius)
         metric = faiss.METRIC_INNER_PRODUCT if kind == "ip" else faiss.METRIC_L2
         if factory is None and kind == "l2":
-            index = faiss.index_factory(vectors.shape[1], "HNSW32", metric)
+            index: Any = faiss.index_factory(vectors.shape[1], "HNSW32", metric)
             index.hnsw.efSearch = _EF_SEARCH
         else:
             index = faiss.index_factory(vectors.shape[1], factory or "Flat", metric)

@@ -24,7 +24,7 @@ Space = Literal["cosine", "euclidean", "lorentz"]
 Stream = Literal["query", "gallery", "both"]
 
 # Scores in one chunk when the caller names no chunk size: about 100 MB with all that is derived from them.
-_CHUNK_SCORES = 2**22
+_CHUNK_SCORES = 2**21
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def retrieval_scores(
         c: Curvature magnitude of the Lorentz space.
         ks: The k of CMC@k.
         exclude_self: Query i and gallery item i are the same sample (N = M), so i must not find itself.
-        chunk_size: Queries that are scored at a time; by default as many as make about four million scores.
+        chunk_size: Queries that are scored at a time; by default as many as make about two million scores.
 
     Returns:
         The scores, and how many queries they are over. NaN, with a warning, if that is none.
