@@ -2,9 +2,9 @@
 
 ``python benchmarks/lorentz_distance.py`` takes all distances of 1,500 x 1,500 and 1,000 x 10,000 float32 vectors,
 d = 128 and radii up to 4, and prints the median time over interleaved repeats, the peak memory that the call adds to
-a fresh process (on Linux), and the largest error against geoopt in float64: for far pairs, for near ones (1e-3 of the radius
-apart, at radius 4) and for a point and itself (0 expected). geoopt broadcasts to (N, M, d + 1), several GB here, so
-it is given the rows of x in chunks (``--peer-rows``). Lifting the vectors to the hyperboloid counts for both.
+a fresh process (on Linux), and the largest error against geoopt in float64: for far pairs, for near ones (0.004 apart
+as tangent vectors, at radius 4), and for a point and itself (0 expected). geoopt broadcasts to (N, M, d + 1), so it is
+given the rows of x in chunks (``--peer-rows``). Lifting the vectors to the hyperboloid counts for both.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def old_checkpoints(data: MNIST5k, tmp_path_factory: pytest.TempPathFactory) -> 
         torch.manual_seed(0)
         module = HyperbolicBCT(encoder="mlp", embed_dim=12, method=method)
         trainer = Trainer(
-            max_epochs=2,
+            max_epochs=12,
             accelerator="cpu",
             devices=1,
             logger=False,

@@ -68,7 +68,15 @@ def test_total_loss_is_the_weighted_sum(data, fit, old_checkpoints) -> None:
 
 def test_geometry_is_logged(data, fit, old_checkpoints) -> None:
     metrics = fit(new_module(old_checkpoints), data).callback_metrics
-    names = ("radius_old", "radius_new", "uncertainty_old", "uncertainty_new", "clip_saturation", "in_cone", "t_max_deg")
+    names = (
+        "radius_old",
+        "radius_new",
+        "uncertainty_old",
+        "uncertainty_new",
+        "clip_saturation",
+        "in_cone",
+        "t_max_deg",
+    )
     assert {f"geom/{name}" for name in names} <= set(metrics)
     assert metrics["geom/radius_old"] <= 1.0
     assert 0 <= metrics["geom/in_cone"] <= 1
@@ -169,7 +177,7 @@ def test_encoder_and_old_model_of_ones_own(data, fit, tmp_path: Path) -> None:
     again = nn.Sequential(nn.Flatten(), nn.Linear(196, 12))
     loaded = HyperbolicBCT.load_from_checkpoint(tmp_path / "own.ckpt", encoder=again, weights_only=True)
     assert torch.equal(module.eval().embed(x), loaded.eval().embed(x))
-    with pytest.raises(ValueError, match="was an nn.Module"):
+    with pytest.raises(ValueError, match=r"was an nn\.Module"):
         HyperbolicBCT(**SMALL, old_model=tmp_path / "own.ckpt")
 
 

@@ -276,6 +276,10 @@ def test_the_json_file_says_what_is_beside_it(saved):
     assert sorted(path.name for path in saved.parent.iterdir()) == sorted(["gallery.json", header["vectors"]])
 
 
+def test_whoever_reads_one_file_reads_the_other(saved):
+    assert len({path.stat().st_mode for path in saved.parent.iterdir()}) == 1
+
+
 def test_saving_again_replaces_both_files(saved):
     gallery = GalleryIndex.load(saved)
     gallery.add(ball(1, 4, high=2.0, seed=5), labels=[1])

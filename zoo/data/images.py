@@ -134,6 +134,8 @@ class ImageDataModule(LightningDataModule, ABC):
         self.seed = seed
         self.drop_last = drop_last
         self._splits: Splits | None = None
+        self._train_loader: ResumableDataLoader[Batch] | None = None
+        self._train_position: dict[str, int] | None = None
 
     @abstractmethod
     def load(self) -> Splits:
@@ -187,7 +189,7 @@ class ImageDataModule(LightningDataModule, ABC):
             )
         seed = int(os.environ.get("PL_GLOBAL_SEED", self.seed))
         sampler = EpochSampler(data, self.batch_size, seed=seed, drop_last=self.drop_last, **processes)
-        return ResumableDataLoader(
+        self._train_loader = ResumableDataLoader(
             data,
             batch_size=self.batch_size,
             sampler=sampler,
@@ -195,6 +197,23 @@ class ImageDataModule(LightningDataModule, ABC):
             trained=self._batches_trained if self.trainer is not None else None,
             **self._loading(),
         )
+        if self._train_position is not None:
+            self._train_loader.load_state_dict(self._train_position)
+            self._train_position = None
+        return self._train_loader
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where training is in its epoch.
+
+        Lightning keeps that as well, in the state of the loader; but when a module asks for
+        ``trainer.estimated_stepping_batches`` in ``configure_optimizers``, Lightning 2.6 makes the loader before it
+        reads the checkpoint, and forgets to restore it. The state of a data module is restored earlier.
+        """
+        return {} if self._train_loader is None else {"train_position": self._train_loader.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Make the next training loader go on where ``state_dict`` says."""
+        self._train_position = state_dict.get("train_position")
 
     def val_dataloader(self) -> DataLoader[Batch] | list[DataLoader[Batch]]:
         """The validation images once each; an empty list if there are none."""

@@ -30,6 +30,7 @@ METHODS: Mapping[str, Method] = {
     "independent": Method("cosine"),
     "l2": Method("cosine", {"l2": 5.0}),
     "bct": Method("cosine", {"bct": 1.0}),
+    "bct_strong": Method("cosine", {"bct": 3.0}),  # the weight that did best on validation images here
     "hot_refresh": Method("cosine", {"hot_refresh": 1.0}),
     "hoc": Method("cosine", {"hoc": 1.0}),
     "advbct": Method("cosine", {"advbct": 1.0}),

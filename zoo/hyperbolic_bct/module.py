@@ -29,6 +29,7 @@ MethodName = Literal[
     "independent",
     "l2",
     "bct",
+    "bct_strong",
     "hot_refresh",
     "hoc",
     "advbct",

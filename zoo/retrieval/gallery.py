@@ -325,7 +325,11 @@ class GalleryIndex:
 
         scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
+            # safetensors makes files that only their owner can read; the umask should decide.
+            scratch.touch()
+            mode = scratch.stat().st_mode
             save_file(tensors, scratch)
+            scratch.chmod(mode)
             digest = _digest(scratch)
             vectors_file = path.with_name(f"{path.stem}-{digest[:12]}.safetensors")
             header = {
