@@ -1,3 +1,6 @@
+"""``python train.py --model NAME``: the same as ``zoo train --model NAME``."""
+
 from zoo.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -42,6 +42,7 @@ class WandbLogger(LightningWandbLogger):
     ) -> None:
         settings = {"silent": True, "console": "off", "init_timeout": init_timeout}
         super().__init__(name=name, save_dir=save_dir, version=version, project=project, settings=settings, **kwargs)
+        self._wandb_init.pop("anonymous", None)  # Lightning passes it, and W&B warns that it has no effect
 
     @property
     def experiment(self) -> Any:
