@@ -108,7 +108,7 @@ def test_advbct_against_a_loop() -> None:
         k = int(labels[i])
         centre = class_mean(old, labels, k)
         largest = max(float((unit(old[j]) - centre).norm()) for j in range(12) if labels[j] == k)
-        elastic = largest / (1 + math.exp(2.0))
+        elastic = largest / (1 + math.exp(-2.0))
         boundary += max(0.0, float((unit(new[i]) - centre).norm()) - (largest - elastic)) / 12
     assert boundary > 0
     assert loss(new, old, labels).item() == pytest.approx(0.5 * adversarial + 2.0 * boundary, rel=1e-6)
@@ -117,7 +117,7 @@ def test_advbct_against_a_loop() -> None:
 def test_advbct_discriminator_and_embedding_pull_apart() -> None:
     torch.manual_seed(0)
     new, old, labels = batch()
-    loss = AdvBCTLoss(NUM_CLASSES, DIM, boundary_weight=0.0, reversal=0.5).double()
+    loss = AdvBCTLoss(NUM_CLASSES, DIM, adversarial_weight=1.0, boundary_weight=0.0, reversal=0.5).double()
     loss.fit(old, labels)
 
     def discrimination(x: Tensor) -> Tensor:

@@ -190,8 +190,8 @@ class AdvBCTLoss(CompatibilityLoss):
         num_classes: int,
         dim: int,
         hidden: int = 128,
-        adversarial_weight: float = 1.0,
-        boundary_weight: float = 1.0,
+        adversarial_weight: float = 0.1,
+        boundary_weight: float = 20.0,
         reversal: float = 1.0,
     ) -> None:
         super().__init__()
@@ -204,7 +204,8 @@ class AdvBCTLoss(CompatibilityLoss):
         self.reversal = reversal
         self.discriminator = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, 1))
         # r_e = sigmoid(elastic) r_max, so that the boundary stays between the centre and the furthest old sample.
-        self.elastic = nn.Parameter(torch.full((num_classes,), -2.0))
+        # It starts near the centre: outliers make r_max so large that anything would be within it.
+        self.elastic = nn.Parameter(torch.full((num_classes,), 2.0))
         self.register_buffer("centres", torch.zeros(num_classes, dim))
         self.register_buffer("radii", torch.zeros(num_classes))
         self.register_buffer("known", torch.zeros(num_classes, dtype=torch.bool))
