@@ -7,6 +7,7 @@ All of them compare unit vectors, and normalise what they are given. A loss with
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -281,13 +282,13 @@ def procrustes(old: Tensor, new: Tensor) -> Tensor:
 
 class _ReverseGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor  # type: ignore[attr-defined]
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
-        return -ctx.factor * grad, None  # type: ignore[attr-defined]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return -ctx.factor * grad, None
 
 
 def _reverse_gradient(x: Tensor, factor: float) -> Tensor:

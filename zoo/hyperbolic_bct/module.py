@@ -348,15 +348,19 @@ class HyperbolicBCT(LightningModule):
             for name, loss in self.losses.items():
                 parts[name] = loss(new, old, labels, gathered)
                 total = total + self.weights[name] * parts[name]
-            if self.training and self.space == "lorentz":
+            if self.training and self.space == "lorentz" and self._logs_this_step():
                 self._log_geometry(new.detach(), old)
-        evaluating = stage != "train"
-        self.log_dict(
-            {f"{stage}/loss": total, **{f"{stage}/loss_{name}": part for name, part in parts.items()}},
-            batch_size=len(labels),
-            sync_dist=evaluating,
-        )
+        if not self.training or self._logs_this_step():
+            self.log_dict(
+                {f"{stage}/loss": total, **{f"{stage}/loss_{name}": part for name, part in parts.items()}},
+                batch_size=len(labels),
+                sync_dist=not self.training,
+            )
         return total, logits
+
+    def _logs_this_step(self) -> bool:
+        """Whether the loggers take this training step; for small models, logging in between costs a tenth of it."""
+        return (self.global_step + 1) % self.trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
 
     def _gather(self, new: Tensor, old: Tensor, labels: Tensor) -> Gathered | None:
         """The embeddings of all processes, new ones with gradients; None for a single process."""
@@ -369,8 +373,6 @@ class HyperbolicBCT(LightningModule):
         return Gathered(gather(new, True), gather(old), gather(labels), offset=self.global_rank * len(labels))
 
     def _log_geometry(self, new: Tensor, old: Tensor) -> None:
-        if self.global_step % self.trainer.log_every_n_steps:  # type: ignore[attr-defined]
-            return
         c, min_radius = self.curvature, self.hparams["min_radius"]
         radius_new = torch.linalg.vector_norm(new, dim=1)
         in_cone = H.exterior_angle(old, new, c) <= self.hparams["aperture_scale"] * H.half_aperture(old, c, min_radius)
