@@ -112,7 +112,7 @@ class RunRecorder(Callback):
         """Note that training runs; stop here if asked to."""
         self.started = True
         if self._stop:
-            if not trainer.fast_dev_run:
+            if not trainer.fast_dev_run:  # type: ignore[attr-defined]
                 trainer.save_checkpoint(self.folder / run_folder.LAST)
             raise KeyboardInterrupt
 

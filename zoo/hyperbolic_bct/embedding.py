@@ -44,7 +44,7 @@ class CompatibleEncoder(nn.Module):
         clip_radius: float = 1.0,
     ) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder: nn.Module = encoder
         self.embed_dim = embed_dim
         self.space: Space = space
         self.curvature = curvature

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -87,14 +88,15 @@ def build_encoder(
         nn.init.kaiming_normal_(backbone.conv1.weight, mode="fan_out", nonlinearity="relu")
         backbone.maxpool = nn.Identity()
     elif timm.is_model(name):
-        sized = {"img_size": image_size} if timm.models.is_model_in_modules(name, _FIXED_SIZE) else {}
+        sized: dict[str, Any] = {"img_size": image_size} if timm.models.is_model_in_modules(name, _FIXED_SIZE) else {}
         backbone = timm.create_model(name, pretrained, num_classes=0, in_chans=in_channels, **sized)
     else:
         near = timm.list_models(f"*{name}*")[:3]
         hint = f"; timm has {', '.join(near)}" if near else ""
         raise ValueError(f"encoder must be 'cnn', 'mlp', 'resnet18_cifar' or a timm model, got {name!r}{hint}")
-    project = nn.Linear(backbone.num_features, embed_dim)
-    nn.init.normal_(project.weight, std=1 / math.sqrt(backbone.num_features))
+    features = int(backbone.num_features)  # type: ignore[arg-type]
+    project = nn.Linear(features, embed_dim)
+    nn.init.normal_(project.weight, std=1 / math.sqrt(features))
     nn.init.zeros_(project.bias)
     return nn.Sequential(backbone, project)
 

@@ -21,7 +21,7 @@ from zoo.hyperbolic import LorentzMLR, LorentzPrototypes, RiemannianAdam
 from zoo.hyperbolic import functional as H
 from zoo.hyperbolic_bct.embedding import CHECKPOINT_KEY, CompatibleEncoder, Space, StoredEmbeddings
 from zoo.hyperbolic_bct.heads import CosineHead, SimplexHead
-from zoo.hyperbolic_bct.losses import Gathered, check_labels
+from zoo.hyperbolic_bct.losses import CompatibilityLoss, Gathered, check_labels
 from zoo.hyperbolic_bct.methods import METHODS, build_losses
 from zoo.retrieval import GalleryIndex
 
@@ -97,6 +97,8 @@ class HyperbolicBCT(LightningModule):
         ValueError: If an argument is out of its range, or the old model does not fit the new one.
         FileNotFoundError: If ``old_model`` is a path and nothing is there.
     """
+
+    fitted: Tensor
 
     def __init__(
         self,
@@ -292,7 +294,7 @@ class HyperbolicBCT(LightningModule):
         embeddings, classes = torch.cat(old), torch.cat(labels)
         check_labels(classes, self.hparams["num_classes"])
         for loss in self.losses.values():
-            loss.fit(embeddings, classes)
+            cast(CompatibilityLoss, loss).fit(embeddings, classes)
         self.fitted.fill_(True)
         if self.space == "lorentz":
             self._warn_about_radii(embeddings)
