@@ -310,8 +310,8 @@ def test_two_processes(cli, tmp_path: Path) -> None:
 # Tracking
 
 
-def test_wandb_without_a_key_is_offline(cli, tmp_path: Path) -> None:
-    done = cli("--config", TOY, "--trainer.enable_progress_bar", "false")
+def test_wandb_without_a_key_is_offline(main, tmp_path: Path) -> None:
+    done = main("--config", TOY, "--trainer.enable_progress_bar", "false")
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if "W&B is offline" in line]
     folder = line.rpartition("wandb sync ")[2]
@@ -319,8 +319,9 @@ def test_wandb_without_a_key_is_offline(cli, tmp_path: Path) -> None:
     assert only_run(tmp_path) in (tmp_path / folder).resolve().parents
 
 
-def test_wandb_mode_is_respected(cli, tmp_path: Path) -> None:
-    done = cli("fit", "--config", TOY, "--trainer.enable_progress_bar", "false", WANDB_MODE="disabled")
+def test_wandb_mode_is_respected(main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    done = main("fit", "--config", TOY, "--trainer.enable_progress_bar", "false")
     assert done.returncode == 0, done.stderr
     assert "W&B" not in done.stdout
     assert not list(only_run(tmp_path).glob("wandb/*run*"))

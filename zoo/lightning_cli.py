@@ -211,7 +211,7 @@ class ZooCLI(LightningCLI):
         """Nothing yet: see :meth:`start`."""
 
     def _parse_ckpt_path(self) -> None:
-        """Nothing: the options of a checkpoint's run are read before parsing, see :func:`_checkpoint_configs`."""
+        """Nothing: the options of a checkpoint's run are read before parsing, see :func:`_config_of`."""
 
     # Building
 
@@ -318,6 +318,8 @@ def execute(args: list[str], folder: Path, name: str, **kwargs: Any) -> ZooCLI:
             raise CommandError(shorten(str(failure)) + hint) from failure
         raise RunFailedError(error) from failure
     finally:
+        if cli is not None and "wandb" in sys.modules and sys.modules["wandb"].run is not None:
+            sys.modules["wandb"].finish(exit_code=0 if status == "finished" else 1)
         if run_folder.is_first_process():
             _report(folder, name, cli, status, error, (time.monotonic() - begin) / 60)
 
@@ -410,7 +412,7 @@ def run(command: Command) -> int:
     name = command.model or _class_name(command)
     checkpoint, folder = _resume_from(command, name)
     is_new = folder is None
-    args = _lightning_args(command, checkpoint)
+    args = _lightning_args(command, checkpoint, folder)
     try:
         folder = run_folder.new_run_dir(name) if folder is None else run_folder.make_run_dir(folder)
     except OSError as error:
@@ -439,7 +441,7 @@ def run(command: Command) -> int:
 
 def show(command: Command) -> int:
     """Print the resolved config of a command."""
-    parser_args = [*_lightning_args(command, None), "--print_config=skip_null"]
+    parser_args = [*_lightning_args(command), "--print_config=skip_null"]
     try:
         ZooCLI(parser_args, Path("."))
     except CommandError as error:
@@ -449,14 +451,16 @@ def show(command: Command) -> int:
     return 0
 
 
-def _lightning_args(command: Command, checkpoint: Path | None) -> list[str]:
+def _lightning_args(command: Command, checkpoint: Path | None = None, folder: Path | None = None) -> list[str]:
     configs = [str(recipes.path("default", "logger")), *command.configs]
     args = [command.verb]
+    # The options of a run that goes on: after the model's recipe, before what else is on the command line.
+    position = 2 if command.model else 1
     if checkpoint is not None:
-        # After the model's recipe, before what else is on the command line.
-        position = 2 if command.model else 1
-        configs[position:position] = [_config_of(checkpoint, command)]
+        configs.insert(position, _config_of(checkpoint, command))
         args += [f"--ckpt_path={checkpoint}"]
+    elif command.ckpt_path is not None and folder is not None:
+        configs.insert(position, str(folder / run_folder.CONFIG))
     return [*args, *(f"--config={config}" for config in configs), *command.options]
 
 
