@@ -187,6 +187,10 @@ def test_earlier_runs_are_trained_first_and_kept(main, tmp_path: Path) -> None:
     again = main("--config", "recipe.yaml", *QUIET, "--ckpt_path", "last", "--trainer.max_epochs", "3")
     assert again.returncode == 0, again.stderr
     assert (run / "before" / "old" / "checkpoints" / "best.ckpt").stat().st_mtime_ns == first
+    # A bad argument does not wait until the earlier runs are trained.
+    wrong = main("--config", "recipe.yaml", *QUIET, "--model.lr=-1", "--before.old.model.init_args.lr=1")
+    assert wrong.returncode == 2
+    assert "lr must be > 0" in wrong.stderr
     # A checkpoint of one's own takes its place.
     own = main("--config", "recipe.yaml", *QUIET, "--model.old", str(run / "checkpoints" / "best.ckpt"))
     assert own.returncode == 0, own.stderr
@@ -289,7 +293,7 @@ def test_ctrl_c_stops_cleanly_and_the_run_goes_on(tmp_path: Path, main) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "--ckpt_path last" in out
+    assert "Go on with: --model model --ckpt_path runs/model/" in out
     run = only_run(tmp_path)
     assert metrics(run)["status"] == "interrupted"
     stopped = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]

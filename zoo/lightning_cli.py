@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _BEST = "checkpoints/best.ckpt"
 
+# What an earlier run does not take over from the run that it is trained for.
+_NOT_INHERITED = ("about", "before", "ckpt_path", "config")
+
 # What a person's input can cause before the first batch; afterwards the same types are our bugs.
 _INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, MisconfigurationException)
 
@@ -225,13 +228,20 @@ class ZooCLI(LightningCLI):
             if run_folder.is_first_process():
                 parser.save(config, self.folder / run_folder.CONFIG, overwrite=True, multifile=False)
             plain = yaml.safe_load(parser.dump(config, skip_none=False, format="yaml"))
-            self.before_metrics = train_before(plain, self.folder, self.earlier)
-            self._set_seed()  # as if nothing had run before
+            if needed := earlier_runs(plain):
+                self._check_classes()
+                self.before_metrics = train_before(needed, plain, self.folder, self.earlier)
+                self._set_seed()  # as if nothing had run before
         else:
             self.earlier |= {path.parents[1].name: str(path) for path in self.folder.glob("before/*/" + _BEST)}
         values = {"{run}": str(self.folder), "{name}": "-".join(self.folder.parts[-2:])}
         values |= {f"{{before.{name}}}": path for name, path in self.earlier.items()}
         recipes.fill(config, values)
+
+    def _check_classes(self) -> None:
+        """Build everything once without the earlier runs: a bad argument should not wait until those are trained."""
+        self.parser.instantiate_classes(recipes.fill(self.config.clone(), {"{run}": str(self.folder)}))
+        del self.config_dump  # LightningCLI keeps the config that it saw first
 
     # Running
 
@@ -347,7 +357,9 @@ def _report(folder: Path, name: str, cli: ZooCLI | None, status: str, error: str
     run_folder.write_metrics(folder, **content)
 
 
-def train_before(plain: dict[str, Any], folder: Path, checkpoints: dict[str, str]) -> dict[str, dict[str, float]]:
+def train_before(
+    needed: Sequence[str], plain: Mapping[str, Any], folder: Path, checkpoints: dict[str, str]
+) -> dict[str, dict[str, float]]:
     """Train the runs that a recipe builds on, unless they are done already.
 
     Each is this very run with the options of its ``before:`` entry changed, in the folder ``before/NAME``. It runs
@@ -355,6 +367,7 @@ def train_before(plain: dict[str, Any], folder: Path, checkpoints: dict[str, str
     ``compare: true`` (a baseline that the result table shows beside this run; ``--compare false`` leaves those out).
 
     Args:
+        needed: Their names, from :func:`earlier_runs`.
         plain: The run's config as a plain dict.
         folder: The run's folder.
         checkpoints: Gets the best checkpoint of each.
@@ -362,11 +375,10 @@ def train_before(plain: dict[str, Any], folder: Path, checkpoints: dict[str, str
     Returns:
         The test metrics of each.
     """
-    entries: dict[str, dict[str, Any]] = plain.get("before") or {}
-    base = {key: value for key, value in plain.items() if key not in ("about", "before", "ckpt_path", "config")}
+    entries = plain["before"]
+    base = {key: value for key, value in plain.items() if key not in _NOT_INHERITED}
     base["trainer"] = {**base["trainer"], "enable_model_summary": False}
     metrics = {}
-    needed = _needed(base, entries)
     for number, name in enumerate(needed, start=1):
         inner = folder / "before" / name
         best = inner / _BEST
@@ -386,10 +398,12 @@ def train_before(plain: dict[str, Any], folder: Path, checkpoints: dict[str, str
     return metrics
 
 
-def _needed(base: Mapping[str, Any], entries: Mapping[str, Any]) -> list[str]:
-    """Names of the earlier runs that must be trained, in the order they are written."""
-    rivals = {name for name, entry in entries.items() if entry.get("compare") and base["compare"]}
-    wanted = recipes.earlier_runs(base) | rivals
+def earlier_runs(plain: Mapping[str, Any]) -> list[str]:
+    """Names of the earlier runs that a config needs, in the order in which they are written."""
+    entries: Mapping[str, Any] = plain.get("before") or {}
+    wanted = recipes.earlier_runs({k: v for k, v in plain.items() if k not in _NOT_INHERITED})
+    if plain["compare"]:
+        wanted |= {name for name, entry in entries.items() if entry.get("compare")}
     while more := {n for name in wanted & set(entries) for n in recipes.earlier_runs(entries[name])} - wanted:
         wanted |= more
     return [name for name in entries if name in wanted]
@@ -424,15 +438,16 @@ def run(command: Command) -> int:
     except CommandError as error:
         if os.environ.get("ZOO_TRACEBACK"):
             traceback.print_exc()
-        if is_new and run_folder.is_first_process():
-            shutil.rmtree(folder, ignore_errors=True)  # nothing ran: leave nothing behind
+        if is_new and run_folder.is_first_process() and not any(folder.rglob("*.ckpt")):
+            shutil.rmtree(folder, ignore_errors=True)  # nothing was trained: leave nothing behind
         raise CommandError(name_option(str(error), command)) from None
     except RunFailedError as failure:
         traceback.print_exception(failure.__cause__ or failure)
         print(f"error: the run failed; see {os.path.relpath(folder / run_folder.METRICS)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        _say(f"Go on with: --ckpt_path {os.path.relpath(folder / run_folder.LAST)}")
+        last = folder / run_folder.LAST
+        _say(f"Go on with: --model {name} --ckpt_path {os.path.relpath(last) if last.is_file() else 'last'}")
         raise
     if run_folder.is_first_process():
         _print_result(cli, folder)
@@ -483,7 +498,7 @@ def _resume_from(command: Command, name: str) -> tuple[Path | None, Path | None]
         raise CommandError(f"--ckpt_path {command.ckpt_path}: {error}") from None
     if (folder / file).is_file():
         return (folder / file).resolve(), folder
-    if command.verb != "fit":
+    if command.verb != "fit" or not (folder / run_folder.CONFIG).is_file():
         raise CommandError(f"--ckpt_path {command.ckpt_path}: no checkpoint {folder / file}")
     return None, folder
 
