@@ -98,19 +98,13 @@ def _print_help() -> None:
 def _list(arguments: list[str]) -> int:
     if arguments:
         raise CommandError(f"zoo list takes no argument, got {' '.join(arguments)!r}")
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("recipe", no_wrap=True)
-    table.add_column("paper")
-    table.add_column("data")
-    table.add_column("minutes", justify="right")
+    width = max(map(len, recipes.names("model")))
     for name in recipes.names("model"):
         about = recipes.about(name)
-        minutes = "GPU" if about.minutes is None else f"{about.minutes:g}"
-        table.add_row(name, about.paper, about.data, minutes)
-    Console().print(table)
+        minutes = "GPU" if about.minutes is None else f"{about.minutes:g} min"
+        print(f"{name:<{width}}  {minutes:>7}  {about.data}")
+        print(f"{'':<{width}}  {'':>7}  {about.summary}. {about.paper}")
+    print("\nMinutes are for two CPU cores. Train one with: python train.py --model NAME")
     return 0
 
 
