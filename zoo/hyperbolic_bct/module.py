@@ -336,9 +336,11 @@ class HyperbolicBCT(LightningModule):
         """
         return self.model(inputs)
 
-    def _loss(self, batch: Any, stage: str) -> tuple[Tensor, Tensor]:
+    def _loss(self, batch: Any, batch_idx: int, stage: str) -> tuple[Tensor, Tensor]:
         """Total loss and logits of a batch; logs every part."""
         inputs, labels = batch[0], batch[1]
+        if batch_idx == 0 or labels.device.type == "cpu":  # elsewhere every look at a value waits for the device
+            check_labels(labels, self.hparams["num_classes"])
         new = self.embed(inputs)
         with torch.autocast(new.device.type, enabled=False):
             logits = self.head(new)
@@ -392,11 +394,11 @@ class HyperbolicBCT(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Classification, and compatibility with the old model."""
-        return self._loss(batch, "train")[0]
+        return self._loss(batch, batch_idx, "train")[0]
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Log the same losses, and the accuracy of the head."""
-        self.val_accuracy(self._loss(batch, "val")[1], batch[1])
+        self.val_accuracy(self._loss(batch, batch_idx, "val")[1], batch[1])
         self.log("val/acc", self.val_accuracy)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
@@ -441,9 +443,7 @@ class HyperbolicBCT(LightningModule):
         steps = self.trainer.estimated_stepping_batches
         if math.isinf(steps):
             raise ValueError("max_epochs or max_steps must be set: the schedule spans the whole training")
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=lr, total_steps=max(2, int(steps)), pct_start=self.hparams["warmup"]
-        )
+        schedule = OneCycle(optimizer, max_lr=lr, total_steps=max(2, int(steps)), pct_start=self.hparams["warmup"])
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     # Checkpoints
@@ -464,6 +464,15 @@ class HyperbolicBCT(LightningModule):
             drop(state, "old_model.", "losses.")
         elif not any(key.startswith("old_model.") for key in state):
             state |= {f"old_model.{k}": v for k, v in self.old_model.state_dict().items()}
+
+
+class OneCycle(torch.optim.lr_scheduler.OneCycleLR):
+    """torch's one-cycle schedule, which a run that goes on with more epochs stretches over all of them."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the position from ``state_dict``, but not the length."""
+        length = {name: getattr(self, name) for name in ("total_steps", "_schedule_phases")}
+        super().load_state_dict({**state_dict, **length})
 
 
 def drop(state: dict[str, Any], *prefixes: str) -> None:
