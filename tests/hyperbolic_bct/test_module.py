@@ -226,10 +226,10 @@ def test_resumed_run_equals_unbroken_run(data, fit, old_checkpoints, tmp_path, s
 def test_longer_training_stretches_the_schedule(data, fit, tmp_path: Path) -> None:
     trainer = fit(HyperbolicBCT(**SMALL), data, max_epochs=2)
     trainer.save_checkpoint(tmp_path / "two.ckpt")
-    assert trainer.optimizers[0].param_groups[0]["lr"] < 1e-6  # at its end
+    assert trainer.optimizers[0].param_groups[0]["lr"] < 4e-4  # at its end
     longer = fit(HyperbolicBCT(**SMALL), data, max_epochs=4, ckpt_path=str(tmp_path / "two.ckpt"))
     assert longer.global_step == 20
-    assert longer.optimizers[0].param_groups[0]["lr"] < 1e-6
+    assert longer.optimizers[0].param_groups[0]["lr"] < 4e-4
 
 
 def test_statistics_of_the_old_model_are_in_the_checkpoint(data, fit, old_checkpoints, tmp_path: Path) -> None:
