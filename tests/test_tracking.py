@@ -53,7 +53,7 @@ def test_the_environment_decides(started, tmp_path, monkeypatch, mode: str) -> N
     monkeypatch.setenv("WANDB_MODE", mode)
     monkeypatch.setattr(wandb, "login", lambda **_: pytest.fail("no need to look for a key"))
     _ = WandbLogger(save_dir=str(tmp_path)).experiment
-    assert "mode" not in started[0].kwargs
+    assert started[0].kwargs["mode"] == mode
 
 
 def test_a_server_that_fails_is_warned_of(started, tmp_path, monkeypatch, capsys) -> None:

@@ -54,8 +54,10 @@ class WandbLogger(LightningWandbLogger):
     def _start(self) -> None:
         import wandb
 
-        # The environment is read by W&B once, so the mode goes into the arguments of init.
-        if "WANDB_MODE" not in os.environ and not _has_api_key():
+        # W&B reads its environment once per process, so the mode goes into the arguments of init as well.
+        if mode := os.environ.get("WANDB_MODE"):
+            self._wandb_init["mode"] = mode
+        elif not _has_api_key():
             self._wandb_init["mode"] = "offline"
         Path(self.save_dir or ".").mkdir(parents=True, exist_ok=True)
         try:
