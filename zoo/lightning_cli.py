@@ -116,7 +116,7 @@ class RunRecorder(Callback):
         self.started = True
         if self._stop:
             if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-                trainer.save_checkpoint(self.folder / run_folder.LAST)
+                trainer.save_checkpoint(self.folder / run_folder.LAST, weights_only=False)
             raise KeyboardInterrupt
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
@@ -251,7 +251,7 @@ class ZooCLI(LightningCLI):
         self.trainer.fit(model, **_weights_only(kwargs))
         quick = bool(self.trainer.fast_dev_run)  # type: ignore[attr-defined]
         if quick:  # Lightning keeps no checkpoint then, but later runs may build on this one
-            self.trainer.save_checkpoint(self.folder / _BEST)
+            self.trainer.save_checkpoint(self.folder / _BEST, weights_only=False)
         if self.test_after and is_overridden("test_step", model):
             best = None if quick else self.best_checkpoint
             self.trainer.test(model, datamodule=self.datamodule, ckpt_path=best, weights_only=True, verbose=False)
