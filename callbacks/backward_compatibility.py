@@ -151,7 +151,8 @@ class BackwardCompatibility(Callback):
         if self._round is None:
             return {}
         scores, self._round = self._round.compute(), None
-        pl_module.log_dict({f"compat/{name}": value for name, value in scores.items()})
+        # Every process has computed the same from all samples; Lightning warns unless it may average them.
+        pl_module.log_dict({f"compat/{name}": value for name, value in scores.items()}, sync_dist=True)
         return {name: float(value) for name, value in scores.items()}
 
     # Models
